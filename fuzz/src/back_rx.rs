@@ -30,7 +30,7 @@ use pregrant::wire::netif::{
 use pregrant::wire::netif_ctrl::CtrlStatus;
 use pregrant::{PAGE_SIZE, PeerFault};
 use pregrant_testkit::model_front::{RxFrame, RxModel};
-use pregrant_testkit::two_domains::{GUEST, Ring, TwoDomains};
+use pregrant_testkit::two_domains::{GUEST, Ring, TestPort, TwoDomains};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Number of pages with ordinary grants.
@@ -63,7 +63,7 @@ struct Game {
     heads: RxHeads,
     accepts: RxAccepts,
     control: SharedControl,
-    port: pregrant_testkit::two_domains::TestPort,
+    port: TestPort,
     /// Frames that the back was given and has not delivered, as they should arrive.
     due: VecDeque<Due>,
 }
@@ -129,7 +129,7 @@ impl Game {
             heads,
             accepts,
             control,
-            port: pregrant_testkit::two_domains::TestPort::default(),
+            port: TestPort::default(),
             due: VecDeque::new(),
             domains,
         }

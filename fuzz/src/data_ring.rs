@@ -30,7 +30,10 @@ use pregrant::wire::netif::{
     TxRequest,
 };
 use pregrant::{GrantRef, PAGE_SIZE};
-use pregrant_testkit::two_domains::{GUEST, HOST, Half, SLOTS, TwoDomains, Way, release_half};
+use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::two_domains::{
+    GUEST, HOST, Half, RxGame, SLOTS, TwoDomains, Way, release_front, release_half,
+};
 use std::collections::VecDeque;
 
 /// Largest number of operations of one input.
@@ -107,7 +110,7 @@ fn tx(tape: &mut Tape<'_>) {
         let offset = tape.one_of(&[0u16, 0, 0, 0, 64, u16::MAX]);
         let id = tape.u16();
         let request = TxRequest { gref: place, offset, flags: TXF_DATA_RING, id, size };
-        game.model.play(&[pregrant_testkit::model_front::Slot::Data(request)]);
+        game.model.play(&[Slot::Data(request)]);
         game.run().expect("a place closes no device");
         let answers = game.model.answers().expect("answers in order");
         let len = usize::from(size);
@@ -126,7 +129,7 @@ fn tx(tape: &mut Tape<'_>) {
 
 struct Rx {
     domains: TwoDomains,
-    game: pregrant_testkit::two_domains::RxGame,
+    game: RxGame,
     index: pregrant::net::front::regions::Granted<LocalDomain>,
     within: RecvArea<LocalDomain>,
     posted: u32,
@@ -294,7 +297,7 @@ fn front(tape: &mut Tape<'_>) {
     }
     drop((half, ring));
     release_half(&domains.guest, Some(area.index), None);
-    pregrant_testkit::two_domains::release_front(&domains.guest, front.into_parts());
+    release_front(&domains.guest, front.into_parts());
     drop((chan, other));
     domains.assert_empty();
 }

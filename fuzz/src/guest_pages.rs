@@ -4,7 +4,7 @@ use pregrant::platform::local::LocalRegion;
 use pregrant::platform::{Access, GrantPool, GrantTable, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE};
-use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains};
+use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains, byte};
 use std::sync::LazyLock;
 
 /// A domain that is neither end.
@@ -29,8 +29,7 @@ pub struct GuestPages {
 }
 
 impl GuestPages {
-    /// `n` pages, all granted to the back with `right`, filled with
-    /// [`byte`](pregrant_testkit::two_domains::byte).
+    /// `n` pages, all granted to the back with `right`, filled with [`byte`].
     pub fn new(domains: &TwoDomains, n: usize, right: Right) -> Self {
         let region = GrantTable::pages(&domains.guest, n).expect("the guest's pages");
         let mut pages = Self { region, refs: vec![(GrantRef::NONE, Right::None); n], kept: false };
@@ -93,8 +92,7 @@ pub fn granted(domains: &TwoDomains, gref: u32, offset: u16, len: usize) -> Opti
 /// Fills memory, at most 64 pages, so that neighbouring lines and pages always differ.
 pub fn fill(memory: &impl SharedBytes) {
     // Made once: this is what most of an input's time would go to.
-    static PATTERN: LazyLock<Vec<u8>> =
-        LazyLock::new(|| (0..64 * PAGE_SIZE).map(pregrant_testkit::two_domains::byte).collect());
+    static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| (0..64 * PAGE_SIZE).map(byte).collect());
     assert!(memory.copy_in(0, &PATTERN[..memory.len()]));
 }
 

@@ -343,20 +343,19 @@ fn classes<P: Platform, T: Transport + 'static>(
     chosen: Vec<DeviceChoice>,
     provider: Box<dyn PortProvider>,
 ) -> Vec<Box<dyn DeviceClass<P, T>>> {
-    let Fallback { of: fallback, heads } = args.path;
+    let Fallback { of: path, heads } = args.path;
     let (persistent, gref_mapping) = (args.persistent_grants as usize, args.gref_mappings as usize);
-    let (foreign, guest_copy) = (fallback == PathName::Foreign, fallback == PathName::GuestCopy);
-    let fallback = if foreign || guest_copy { PathName::Copy } else { fallback };
     let thresholds = Thresholds { copy_below: args.copy_below, lend_from: args.lend_from };
     let paths = PathConfig {
-        fallback,
+        fallback: if path == PathName::Map { path } else { PathName::Copy },
         thresholds,
         staging: Heads { heads },
         persistent,
         gref_mapping,
-        foreign,
-        guest_copy,
-    };
+        foreign: false,
+        guest_copy: false,
+    }
+    .allowing(path);
     let mapped_pages = paths.mapped_pages();
     let sg = !args.no_sg;
     let features = BackFeatures {

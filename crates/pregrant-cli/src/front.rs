@@ -37,10 +37,10 @@ use pregrant::net::features::MAX_RING_ORDER;
 use pregrant::net::front::FrontConfig;
 use pregrant::net::front::Granting;
 use pregrant::net::front::lent::{RX_HEAD_BYTES, RX_HEAD_LEAST};
+use pregrant::net::path::PathName;
 use pregrant::net::path::staging::keys::ALL_DATA_LENS;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
-use pregrant::net::path::{PathName, data_ring};
 use pregrant::platform::Platform;
 use pregrant::xenstore::Transport;
 use pregrant_host::drivers::{Defaults, Frontend, Mode, RxCoalescing};
@@ -184,6 +184,7 @@ const PATHS: &[(PathName, &str)] = &[
     (PathName::GuestCopy, "This end copies received frames out of the backend's pages (loopback only)"),
     (PathName::Copy, "A grant for each frame, as a guest without Pregrant"),
 ];
+const _: () = assert!(PATHS.len() == PathName::COUNT - 1, "all but `map`, which is the back's to choose");
 
 /// How frames reach the guest's kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -332,15 +333,11 @@ impl VifArgs {
             },
             pages: self.buffers.pages(self.ring_pages, 2 * queues, grantable),
             ring_order: self.ring_pages,
-            persistent: self.path == PathName::Persistent,
-            gref_mapping: self.path == PathName::GrefMapping,
-            foreign: self.path == PathName::Foreign,
-            guest_copy: self.path == PathName::GuestCopy,
-            data_ring: (self.path == PathName::DataRing).then_some(data_ring::DEFAULT_ORDER),
             granting: Granting::PerFrame,
             sg: !self.no_sg,
             ..FrontConfig::default()
         }
+        .asking_for(self.path)
     }
 
     /// Returns the number of queues of an interface: the number that the user asked for, or one for

@@ -9,6 +9,7 @@ use pregrant_host::UnixTransport;
 use pregrant_host::drivers::BackStatus;
 use pregrant_loopback::{Control, DomainSpec};
 use pregrant_test_machine::served::{Process, Served, command};
+use rustix::process::Signal;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -392,11 +393,11 @@ fn a_stopped_backend_holds_no_guest_up() {
     };
     let fronts = guests.map(|guest| machine.front(guest, &[]));
     machine.status_when(|s| guests.iter().all(|guest| of(s, guest)));
-    back.signal(rustix::process::Signal::STOP);
+    back.signal(Signal::STOP);
     drop(fronts);
     // More guests than a front's patience has seconds; the backend lets go of none of them.
     let fronts = guests.map(|guest| machine.front(guest, &[]));
-    back.signal(rustix::process::Signal::CONT);
+    back.signal(Signal::CONT);
     machine.status_when(|s| guests.iter().all(|guest| of(s, guest)));
     fronts.into_iter().for_each(|front| drop(front.stop()));
     back.stop();
@@ -533,8 +534,7 @@ fn a_receiver_that_is_gone_ends_the_sender() {
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    let mut err = String::new();
-    sender.child.stderr.take().expect("it is piped").read_to_string(&mut err).expect("text");
+    let err = sender.log();
     assert_eq!(status.code(), Some(1), "{err}");
     assert!(err.contains("10.0.0.6 is gone: nothing has moved for 30 s"), "{err}");
     back.stop();
@@ -556,8 +556,7 @@ fn the_end_of_the_machine_is_reported_as_such() {
     let dir = machine.dir.display().to_string();
     machine.end();
     for (mut process, program) in [(back, "pregrant"), (front, "pregrant-lab")] {
-        let mut err = String::new();
-        process.child.stderr.take().expect("it is piped").read_to_string(&mut err).expect("text");
+        let err = process.log();
         let last = err.lines().last().unwrap_or_default();
         assert!(last.starts_with(&format!("{program}: the machine in {dir} has ended")), "{err}");
         assert_eq!(process.child.wait().expect("it ends").code(), Some(3), "{err}");
@@ -646,10 +645,9 @@ fn a_capture_ends_at_its_limit() {
     let out = machine.run(&args);
     assert!(text(&out.stdout).contains(" 0 lost"), "{out:?}");
     six.stop();
-    let mut err = back.child.stderr.take().expect("it is piped");
-    back.stop();
-    let mut log = String::new();
-    err.read_to_string(&mut log).expect("text");
+    back.signal(Signal::TERM);
+    let log = back.log();
+    back.ends_well();
     let ends: Vec<&str> = log.lines().filter(|line| line.contains("capture")).collect();
     let expected = format!("the capture into {} has ended at its limit of 1024 bytes", file.display());
     assert!(ends.len() == 1 && ends[0].contains(&expected) && ends[0].contains("WARN"), "{log}");
@@ -681,10 +679,9 @@ fn a_capture_that_fails_ends_alone() {
         assert!(text(&out.stdout).contains(" 0 lost"), "{out:?}");
     }
     six.stop();
-    let mut err = back.child.stderr.take().expect("it is piped");
-    back.stop();
-    let mut log = String::new();
-    err.read_to_string(&mut log).expect("text");
+    back.signal(Signal::TERM);
+    let log = back.log();
+    back.ends_well();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("capture")).collect();
     let expected = format!(
         "vif 0 of domain 5, back in domain 0: the capture into {} has ended: Broken pipe",

@@ -2,6 +2,7 @@
 //! them.
 
 use pregrant_cli::front::packet_filter::{Instruction, PacketFilter};
+use pregrant_testkit::dice::Dice;
 use pregrant_testkit::skip::skip;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -114,22 +115,6 @@ fn what_is_no_program_is_refused() {
     assert!(PacketFilter::read(Path::new("/nowhere")).unwrap_err().to_string().contains("No such file"));
 }
 
-/// xorshift64*, from a fixed seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-}
-
 const CODES: &[u16] = &[
     0x00, 0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x60, 0x80, 0x01, 0x61, 0x81, 0xb1, 0x02, 0x03, 0x04, 0x0c,
     0x14, 0x1c, 0x24, 0x2c, 0x34, 0x3c, 0x44, 0x4c, 0x54, 0x5c, 0x64, 0x6c, 0x74, 0x7c, 0x84, 0x94, 0x9c,
@@ -192,7 +177,7 @@ fn any_program_does_as_in_linux() {
     if let Err(e) = attach(&there, &probe) {
         return skip(format_args!("this kernel takes no filter: {e}"));
     }
-    let dice = &mut Dice(2029);
+    let dice = &mut Dice::new(2029);
     let (mut run, mut matches, mut refused) = (0, 0, 0);
     for _ in 0..4000 {
         let program = any_program(dice);
@@ -221,7 +206,7 @@ fn any_program_does_as_in_linux() {
 /// Whatever bytes a file has: it is refused, or it ends on any head.
 #[test]
 fn any_file_is_refused_or_ends() {
-    let dice = &mut Dice(7);
+    let dice = &mut Dice::new(7);
     let mut taken = 0;
     for _ in 0..20_000 {
         let n = 8 * (1 + dice.below(6));

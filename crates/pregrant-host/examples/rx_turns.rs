@@ -13,7 +13,7 @@
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::{Granting, Lent};
 use pregrant::port::{Arena, BURST_FRAMES, Burst, FramePort, Offload, Offloads};
-use pregrant_testkit::two_domains::{GUEST, TwoDomains, Way};
+use pregrant_testkit::two_domains::{GUEST, RxEnds, TwoDomains, Way};
 use std::hint::black_box;
 
 /// A port that returns the same frame, one burst at a time.
@@ -60,8 +60,7 @@ fn main() {
     let (len, bursts) = (number(1), number(2));
     let by_reference = args.iter().any(|arg| arg == "reference");
     let domains = TwoDomains::new();
-    let pregrant_testkit::two_domains::RxEnds { mut front, mut back, front_chan, back_chan, .. } =
-        domains.rx(way, granting, 0, false);
+    let RxEnds { mut front, mut back, front_chan, back_chan, .. } = domains.rx(way, granting, 0, false);
     let (mut port, control) = (Gives { frame: vec![7; len], left: 0 }, SharedControl::default());
     let (mut into, mut lent) = (Arena::new(), Lent::default());
     front.post(&domains.guest, &front_chan).expect("grants stand");

@@ -125,7 +125,7 @@ impl Tally {
         }
     }
 
-    pub fn snapshot(&self) -> Counters {
+    fn snapshot(&self) -> Counters {
         Counters {
             grant_copies: self.grant_copies.get(),
             grant_copy_bytes: self.grant_copy_bytes.get(),

@@ -26,7 +26,7 @@ pub mod listener;
 pub mod mapping;
 pub mod ports;
 pub mod program;
-pub mod unix_transport;
+mod unix_transport;
 pub mod wake;
 
 pub use clock::MonotonicClock;

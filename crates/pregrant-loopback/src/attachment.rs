@@ -4,11 +4,11 @@
 //! Grants, channels, peers and maps hold a reference to it, so it ends with the last of them. Only
 //! then does the broker undo what it held.
 
-use super::control;
-use super::ledger::{Ledger, PORTS, Upcall};
-use super::pins::User;
-use super::protocol::{Reply, Request};
-use super::window::Paging;
+use crate::control;
+use crate::ledger::{Ledger, PORTS, Upcall};
+use crate::pins::User;
+use crate::protocol::{Reply, Request};
+use crate::window::Paging;
 use pregrant_host::counters::Tally;
 use pregrant_host::mapping::Mapping;
 use rustix::fd::OwnedFd;

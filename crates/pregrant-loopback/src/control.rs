@@ -1,11 +1,11 @@
 //! Creates, destroys and counts domains from another process, through the broker's socket.
 
-use super::audit::Audit;
-use super::domain_spec::DomainSpec;
-use super::error::LoopbackError;
-use super::grant_summary::GrantSummary;
-use super::grant_table_version::GrantTableVersion;
-use super::protocol::{DURABLE, NO_DESCRIPTOR, Op, Reply, Request};
+use crate::audit::Audit;
+use crate::domain_spec::DomainSpec;
+use crate::error::LoopbackError;
+use crate::grant_summary::GrantSummary;
+use crate::grant_table_version::GrantTableVersion;
+use crate::protocol::{DURABLE, NO_DESCRIPTOR, Op, Reply, Request};
 use pregrant::DomId;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;

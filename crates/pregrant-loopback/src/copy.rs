@@ -16,9 +16,9 @@
 //! and the local bytes.
 #![expect(unsafe_code, reason = "process_vm_readv and process_vm_writev")]
 
-use super::peer::Peer;
-use super::pins::{Held, PinError, User};
-use super::span::Span;
+use crate::peer::Peer;
+use crate::pins::{Held, PinError, User};
+use crate::span::Span;
 use pregrant::PAGE_SIZE;
 use pregrant::platform::{CopyBatch, CopyOp, LocalBytes};
 use pregrant::wire::grant::GrantStatus;

@@ -5,19 +5,19 @@
 //!   wait:    take what is pending, mask it -> nothing? say "waiting", check once more, ppoll
 //! ```
 //!
-//! [`super::ledger::Upcall`] describes the bits, and why no wake-up is lost. An end whose peer died
+//! [`crate::ledger::Upcall`] describes the bits, and why no wake-up is lost. An end whose peer died
 //! has no route: its notifications go nowhere until a peer binds again. A notification makes no
 //! system call while the peer is awake.
 //!
 //! What a peer may do: send at any rate (each event is masked until it is unmasked), or send events
 //! for ends that are closed, which are dropped.
 
-use super::attachment::Core;
-use super::error::errno;
-use super::ledger::{PORTS, Route, SLOTS};
-use super::peer::Peer;
-use super::protocol::{Op, Request};
-use super::reach::Reach;
+use crate::attachment::Core;
+use crate::error::errno;
+use crate::ledger::{PORTS, Route, SLOTS};
+use crate::peer::Peer;
+use crate::protocol::{Op, Request};
+use crate::reach::Reach;
 use pregrant::platform::{Events, ReadySet};
 use pregrant::{DomId, EvtchnPort, PlatformError};
 use pregrant_host::line_budget::LineBudget;

@@ -1,9 +1,9 @@
 //! Counts the grants of one domain to another by what they allow. Each line has what `xl debug-keys
 //! g` prints on a real Xen.
 
-use super::grant_table_version::GrantTableVersion;
-use super::ledger::ZOMBIE;
-use super::pins::Granter;
+use crate::grant_table_version::GrantTableVersion;
+use crate::ledger::ZOMBIE;
+use crate::pins::Granter;
 use pregrant::DomId;
 use pregrant::wire::grant::GTF_READONLY;
 use std::collections::BTreeMap;

@@ -14,11 +14,11 @@
 //! is kept and tried again at the next allocation.
 #![expect(unsafe_code, reason = "addresses in mapped memory, and the traits of a platform")]
 
-use super::attachment::Core;
-use super::error::errno;
-use super::ledger::{Active, RESERVED};
-use super::protocol::{Op, Request};
-use super::table::{Busy, Table};
+use crate::attachment::Core;
+use crate::error::errno;
+use crate::ledger::{Active, RESERVED};
+use crate::protocol::{Op, Request};
+use crate::table::{Busy, Table};
 use pregrant::platform::{Access, GrantPool, GrantTable, InUse};
 use pregrant::shm::SharedBytes;
 use pregrant::{DomId, GrantRef, PAGE_SIZE, PlatformError};
@@ -354,4 +354,4 @@ unsafe impl SharedBytes for Region {
     }
 }
 
-const _: () = assert!(super::ledger::SLOTS < RESERVED as usize && Active::NONE.0 == 0);
+const _: () = assert!(crate::ledger::SLOTS < RESERVED as usize && Active::NONE.0 == 0);

@@ -21,7 +21,7 @@
 //! What a peer may do: this is a development platform, not a security boundary; a hostile process
 //! could write here. It can confuse accounts, never this process' memory.
 
-use super::grant_table_version::GrantTableVersion;
+use crate::grant_table_version::GrantTableVersion;
 use pregrant::PAGE_SIZE;
 use pregrant_host::backing::Backing;
 use pregrant_host::mapping::Mapping;

@@ -1,13 +1,13 @@
 //! Grant map and unmap for the backend.
 #![expect(unsafe_code, reason = "the platform's traits")]
 
-use super::copy::{BUSY_TRIES, relax};
-use super::error::errno;
-use super::peer::Peer;
-use super::peer_mappings::Maps;
-use super::pins::PinError;
-use super::reach::Reach;
-use super::window::{FLUSH_PAGES, Stitched, Window};
+use crate::copy::{BUSY_TRIES, relax};
+use crate::error::errno;
+use crate::peer::Peer;
+use crate::peer_mappings::Maps;
+use crate::pins::PinError;
+use crate::reach::Reach;
+use crate::window::{FLUSH_PAGES, Stitched, Window};
 use pregrant::platform::{Access, CopyBatch, CopyOp, GrantOps, LocalBytes, MapError, PeerMem};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;

@@ -4,11 +4,11 @@
 //! It belongs to one handle, and only that handle's thread looks it up. Its maps and channels,
 //! which may be used on other threads, keep it alive.
 
-use super::attachment::Core;
-use super::ledger::{Layout, Ledger, SLOTS};
-use super::peer_mappings::Maps;
-use super::pins::Granter;
-use super::protocol::{Op, Request};
+use crate::attachment::Core;
+use crate::ledger::{Layout, Ledger, SLOTS};
+use crate::peer_mappings::Maps;
+use crate::pins::Granter;
+use crate::protocol::{Op, Request};
 use pregrant::{DomId, PAGE_SIZE};
 use pregrant_host::backing::Backing;
 use pregrant_host::line_budget::LineBudget;

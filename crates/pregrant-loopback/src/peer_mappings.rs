@@ -1,6 +1,6 @@
 //! Tracks which pages of a peer are mapped; `map` changes them.
 
-use super::window::{Hidden, Window};
+use crate::window::{Hidden, Window};
 
 /// The pages of a peer that one handle has mapped. The threads that drop its maps unmap them.
 #[derive(Debug)]

@@ -4,10 +4,10 @@
 //! with its channels.
 #![expect(unsafe_code, reason = "the trait of shared memory")]
 
-use super::attachment::Core;
-use super::error::{LoopbackError, Step};
-use super::loopback::Loopback;
-use super::protocol::{NAME_MAX, NO_DESCRIPTOR, Op, Request};
+use crate::attachment::Core;
+use crate::error::{LoopbackError, Step};
+use crate::loopback::Loopback;
+use crate::protocol::{NAME_MAX, NO_DESCRIPTOR, Op, Request};
 use pregrant::PAGE_SIZE;
 use pregrant::shm::SharedBytes;
 use pregrant_host::backing::Backing;

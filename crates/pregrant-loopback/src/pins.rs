@@ -16,13 +16,13 @@
 //! a write to a read-only one, is `permission_denied`; an entry that grants nothing is
 //! `bad_gntref`.
 //!
-//! The marks in the entry itself, and their order, are in [`table`](super::table). Entries of
+//! The marks in the entry itself, and their order, are in [`table`](crate::table). Entries of
 //! version 2 have none, since there the active entry is the status.
 //!
 //! What a peer may do: write anything into its table at any time. Each word is read once.
 
-use super::ledger::{Active, Ledger};
-use super::table::{Head, Table};
+use crate::ledger::{Active, Ledger};
+use crate::table::{Head, Table};
 use pregrant::DomId;
 use pregrant::wire::grant::GrantStatus;
 use pregrant_host::mapping::Mapping;

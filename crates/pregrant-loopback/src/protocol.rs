@@ -64,7 +64,7 @@ pregrant::numbered! {
         Create = 13,
         /// Destroys a domain. b: domid.
         Destroy = 14,
-        /// Counts the broker's objects. Reply: the fields of [`super::Audit`], in their order.
+        /// Counts the broker's objects. Reply: the fields of [`crate::Audit`], in their order.
         Audit = 15,
         /// Asks for the name of a persistent region. a: index. Reply: the name as bytes; ENOENT if
         /// there are fewer regions.
@@ -73,7 +73,7 @@ pregrant::numbered! {
         /// fds: the connection.
         Another = 17,
         /// Asks for a summary of a domain's grants. b: domid, a: index. Reply: the fields of that
-        /// [`super::GrantSummary`], in their order. If the domain has fewer, the reply is the first
+        /// [`crate::GrantSummary`], in their order. If the domain has fewer, the reply is the first
         /// summary of the next domain; ENOENT: no domain is left.
         Grants = 18,
         /// Asks for the version of the grant tables. Reply: the version.

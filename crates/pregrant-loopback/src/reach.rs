@@ -8,11 +8,11 @@
 //! What a peer may do: die, and return with the same domain number. Each use compares its
 //! incarnation with the one seen before.
 
-use super::attachment::Core;
-use super::copy::Copier;
-use super::ledger::Layout;
-use super::peer::Peer;
-use super::protocol::{Op, Request};
+use crate::attachment::Core;
+use crate::copy::Copier;
+use crate::ledger::Layout;
+use crate::peer::Peer;
+use crate::protocol::{Op, Request};
 use pregrant::DomId;
 use pregrant_host::backing::Backing;
 use pregrant_host::wake::Extras;

@@ -26,8 +26,8 @@ mod v2;
 
 pub(super) use head::Head;
 
-use super::grant_table_version::GrantTableVersion;
-use super::ledger::{Active, Ledger};
+use crate::grant_table_version::GrantTableVersion;
+use crate::ledger::{Active, Ledger};
 use pregrant::DomId;
 use pregrant::wire::grant::{GTF_PERMIT_ACCESS, GTF_READONLY, GrantEntryV1, GrantStatus};
 use pregrant_host::mapping::Mapping;

@@ -19,8 +19,8 @@
 //! lock as much of their memory as they may.
 #![expect(unsafe_code, reason = "mmap, munmap and madvise")]
 
-use super::span::Span;
-use super::uffd::Uffd;
+use crate::span::Span;
+use crate::uffd::Uffd;
 use pregrant::PAGE_SIZE;
 use pregrant_host::counters::Tally;
 use pregrant_host::line_budget::LineBudget;

@@ -50,6 +50,14 @@ impl Process {
         }
     }
 
+    /// The rest of the log, which the caller's command piped. Returns once the process has ended.
+    pub fn log(&mut self) -> String {
+        let mut log = String::new();
+        let mut err = self.child.stderr.take().expect("it is piped");
+        err.read_to_string(&mut log).expect("text");
+        log
+    }
+
     pub fn signal(&self, signal: Signal) {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
             .expect("it lives");

@@ -22,11 +22,13 @@
 //!   read).
 //! - Disks: [`shared_disk`] (handles to one model), [`model_disk`] (a model with a volatile cache).
 //! - `store_model` (feature `store-model`): a plain xenstored to compare ours with.
-//! - How tests run: [`skip`], [`rounds`], [`counting`] (an allocator that counts).
+//! - How tests run: [`skip`], [`rounds`], [`counting`] (an allocator that counts),
+//!   [`dice`] (random numbers).
 #![deny(unsafe_code)]
 
 pub mod bus;
 pub mod counting;
+pub mod dice;
 pub mod model_disk;
 pub mod model_front;
 pub mod mutator;

@@ -59,7 +59,8 @@ pub enum Way {
     Foreign,
 }
 
-/// Every path that works with any front, `staging` with each data length of the protocol.
+/// The ways that need no front of a kind of its own, so that the model front takes them too.
+/// Staging is here with each data length that a back offers.
 pub const WAYS: [Way; 10] = [
     Way::Copy,
     Way::Map,
@@ -73,9 +74,9 @@ pub const WAYS: [Way; 10] = [
     Way::Staging(65535),
 ];
 
-/// The paths that need a front like ours: it writes the heads of longer frames to buffers, or
-/// frames to a data ring (one of which is so small that it is soon full), or names frames of
-/// memory.
+/// The ways that only our front takes: it puts the heads of longer frames into staging buffers,
+/// puts frames into a data ring (a small one is soon full, a large one is not), or names frames of
+/// its memory that were never granted.
 pub const OWN_WAYS: [Way; 6] =
     [Way::Heads(256), Way::Heads(2048), Way::FirstSlots, Way::DataRing(2), Way::DataRing(7), Way::Foreign];
 
@@ -137,7 +138,7 @@ impl TwoDomains {
     }
 
     /// Like [`ring`](Self::ring), but returns the grant reference of the page, too.
-    pub fn ring_and_ref<K: RingKind>(&self) -> (Ring<K>, RingPages<K, LocalMap>, GrantRef) {
+    fn ring_and_ref<K: RingKind>(&self) -> (Ring<K>, RingPages<K, LocalMap>, GrantRef) {
         let mut refs = [GrantRef::NONE];
         let region = self.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("a ring page");
         let front = RingPages::<K, _>::new(region);

@@ -81,8 +81,20 @@ impl<'a> Seen<'a> {
             NotOffered::DataLen { offered, .. } if !offered.is_empty() => Some(fit!(WHY, "data_len absent")),
             NotOffered::DataLen { .. } => Some(fit!(WHY, "staging absent")),
             NotOffered::Path(PathName::GrefMapping) => Some(fit!(WHY, "gref absent")),
-            NotOffered::Path(_) => Some(fit!(WHY, "persistent absent")),
-            _ => None,
+            NotOffered::Path(PathName::Persistent) => Some(fit!(WHY, "persistent absent")),
+            // The module asks for none of these paths.
+            NotOffered::Path(
+                PathName::Staging
+                | PathName::DataRing
+                | PathName::Foreign
+                | PathName::GuestCopy
+                | PathName::Map
+                | PathName::Copy,
+            ) => None,
+            NotOffered::Refused(_)
+            | NotOffered::Queues { .. }
+            | NotOffered::RingPages { .. }
+            | NotOffered::SendingOn => None,
         };
         let (lacks, maps) = (vif.not_offered(), vif.gref_pages(0) > 0);
         Self {

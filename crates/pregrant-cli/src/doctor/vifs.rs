@@ -378,6 +378,13 @@ mod tests {
     }
 
     #[test]
+    fn a_back_offers_each_path_without_grant_operations_by_a_key_that_is_known() {
+        for path in PathName::ALL.into_iter().filter(|p| p.frame_cost() == FrameCost::NoGrantOperation) {
+            assert!(OFFERS.iter().any(|(_, of)| *of == path), "{path} is not in OFFERS");
+        }
+    }
+
+    #[test]
     fn what_a_back_takes_without_grant_operations_is_named() {
         let on = |keys: &[&str]| {
             let values: Vec<_> = OFFERS.map(|(key, _)| keys.contains(&key).then(|| "1".to_string())).into();

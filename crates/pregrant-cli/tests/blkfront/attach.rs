@@ -4,7 +4,7 @@
 use crate::back::{ID, make_vbd, store};
 use crate::{Machine, can_mount, until_text};
 use pregrant::xenbus::back::HOTPLUG_STATUS;
-use pregrant_test_machine::served::{Process, Served};
+use pregrant_test_machine::served::{self, Process, Served};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -254,7 +254,7 @@ fn a_guest_that_is_detached_leaves_no_warning() {
     command.env("RUST_LOG", "info").stderr(File::create(&front_log).expect("it may"));
     let mut front = Process::start(&mut command);
     front.line_with(&machine.disk().display().to_string());
-    let mut detach = pregrant_test_machine::served::command(&["loopback", "detach", "5", "--dir"]);
+    let mut detach = served::command(&["loopback", "detach", "5", "--dir"]);
     let detached = detach.arg(&machine.dir).output();
     assert!(detached.expect("it starts").status.success());
     front.child.wait().expect("it ends");

@@ -7,6 +7,7 @@
 
 use crate::{Machine, can_mount, until_text};
 use pregrant_test_machine::served::Process;
+use pregrant_testkit::skip::skip;
 use rustix::process::Signal;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -30,9 +31,7 @@ impl<'a> Mounted<'a> {
         if !runs("mke2fs", &["-q", "-F", "-t", "ext4", &disk])
             || !runs("mount", &["-o", "loop", &disk, &shown])
         {
-            pregrant_testkit::skip::skip(
-                "a file system on a loop device takes e2fsprogs and /dev/loop-control",
-            );
+            skip("a file system on a loop device takes e2fsprogs and /dev/loop-control");
             return None;
         }
         let mounted = Self(at);

@@ -7,6 +7,7 @@
 
 use crate::{Machine, can_mount, programs};
 use pregrant_test_machine::served::Process;
+use pregrant_testkit::skip::skip_for_kernel;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -188,7 +189,7 @@ fn a_front_waits_for_no_disk_where_it_lacks_memory() {
     }
     if let Err(e) = rustix::process::configure_io_flusher_behavior(false) {
         // No package gives this process CAP_SYS_RESOURCE.
-        pregrant_testkit::skip::skip_for_kernel(format_args!("an IO_FLUSHER: {e}"));
+        skip_for_kernel(format_args!("an IO_FLUSHER: {e}"));
         return;
     }
     let (_machine, _back, front) = mounted("flusher", &[]);

@@ -10,13 +10,14 @@ mod killed_backend;
 mod pages;
 mod store_keys;
 
+use pregrant_test_machine::programs::command;
 use std::process::Output;
 
 const PREGRANT: &str = env!("CARGO_BIN_EXE_pregrant");
 
 /// A command of the program that has it.
 fn pregrant(args: &[&str]) -> Output {
-    pregrant_test_machine::programs::command(args).output().expect("the program starts")
+    command(args).output().expect("the program starts")
 }
 
 fn text(bytes: &[u8]) -> String {

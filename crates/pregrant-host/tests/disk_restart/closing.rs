@@ -1,9 +1,8 @@
 //! A disk that is in use when it should be removed: its front goes to state 5 and continues to use
 //! it, and so does its back, or the back's successor.
 
-use crate::guest::{Guest, ask};
-use crate::world::{Image, World};
-use crate::{BYTES, ways, work};
+use crate::guest::ask;
+use crate::{served, ways, work};
 use pregrant::blk::front::FrontConfig;
 use pregrant::xenbus::Side;
 use pregrant_host::drivers::blk::front::shared_disk::DiskOp;
@@ -13,10 +12,7 @@ use std::time::Duration;
 /// `xl block-detach` of a mounted disk, whose backend is killed and stopped meanwhile.
 pub fn a_disk_in_use_outlives_its_detach() {
     for (io, path, config) in ways() {
-        let image = Image::new(BYTES);
-        let mut world = World::new(&image.0);
-        let mut back = world.back(io, path, None);
-        let guest = Guest::start(&world, config);
+        let (image, mut world, mut back, guest) = served(io, path, config);
         guest.disk().begin_use();
         world.ask_for_removal();
         world.until_states([Some("5"), Some("5")]);
@@ -45,10 +41,7 @@ pub fn a_disk_in_use_outlives_its_detach() {
 
 /// No program has the disk open, but written data was not flushed.
 pub fn what_was_written_is_flushed_before_a_disk_goes() {
-    let image = Image::new(BYTES);
-    let mut world = World::new(&image.0);
-    let back = world.back("uring", "copy", None);
-    let guest = Guest::start(&world, FrontConfig::default());
+    let (image, mut world, back, guest) = served("uring", "copy", FrontConfig::default());
     ask(guest.disk(), DiskOp::Write { at: 4096, bytes: vec![7; 4096] }).unwrap();
     world.ask_for_removal();
     world.until_states([Some("6"), Some("6")]);
@@ -66,10 +59,7 @@ pub fn what_was_written_is_flushed_before_a_disk_goes() {
 /// front's: neither waits for the other.
 pub fn a_front_ends_whichever_directory_goes_last() {
     for first in [Side::Front, Side::Back] {
-        let image = Image::new(BYTES);
-        let mut world = World::new(&image.0);
-        let back = world.back("uring", "copy", None);
-        let guest = Guest::start(&world, FrontConfig::default());
+        let (_image, mut world, back, guest) = served("uring", "copy", FrontConfig::default());
         world.ask_for_removal();
         world.until_states([Some("6"), Some("6")]);
         world.remove_side(first);
@@ -84,10 +74,7 @@ pub fn a_front_ends_whichever_directory_goes_last() {
 
 /// A back that is asked to close its disks leaves those that are in use to the next one.
 pub fn a_disk_in_use_outlives_a_back_that_closes() {
-    let image = Image::new(BYTES);
-    let mut world = World::new(&image.0);
-    let mut back = world.back("uring", "copy", None);
-    let guest = Guest::start(&world, FrontConfig::default());
+    let (_image, mut world, mut back, guest) = served("uring", "copy", FrontConfig::default());
     guest.disk().begin_use();
     world.ask_for_removal();
     world.until_states([Some("5"), Some("5")]);

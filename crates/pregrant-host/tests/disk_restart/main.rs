@@ -20,7 +20,7 @@ use pregrant_testkit::skip::skip;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
-use world::{Image, World};
+use world::{Back, Image, World};
 
 /// Crash points of a ring whose answers come in any order.
 const POINTS: [&str; 4] = ["mid-frame", "in-responses", "before-publish", "before-notify"];
@@ -119,6 +119,16 @@ fn ways() -> [(&'static str, &'static str, FrontConfig); 3] {
     ]
 }
 
+/// An image, the machine that has it as a disk, the back that serves it in this way, and the guest
+/// that uses it.
+fn served(io: &str, path: &str, config: FrontConfig) -> (Image, World, Back, Guest) {
+    let image = Image::new(BYTES);
+    let world = World::new(&image.0);
+    let back = world.back(io, path, None);
+    let guest = Guest::start(&world, config);
+    (image, world, back, guest)
+}
+
 fn a_disk_goes_on_after_a_crash_at_each_point() {
     for (io, path, config) in ways() {
         for point in POINTS {
@@ -143,10 +153,7 @@ fn a_disk_goes_on_after_a_crash_at_each_point() {
 
 fn a_disk_goes_on_after_kills_and_stops() {
     for (io, path, config) in ways() {
-        let image = Image::new(BYTES);
-        let world = World::new(&image.0);
-        let mut back = world.back(io, path, None);
-        let guest = Guest::start(&world, config);
+        let (image, world, mut back, guest) = served(io, path, config);
         let (mut turns, mut ends) = (0, 0);
         work(&image, &guest, 400, || {
             turns += 1;
@@ -170,10 +177,8 @@ fn a_disk_goes_on_after_kills_and_stops() {
 /// none of the guest's requests reaches it. When the right file is back, the guest continues with
 /// it.
 fn a_guest_keeps_the_image_that_it_had() {
-    let (image, other) = (Image::new(BYTES), Image::new(BYTES));
-    let world = World::new(&image.0);
-    let mut back = world.back("uring", "copy", None);
-    let guest = Guest::start(&world, FrontConfig::default());
+    let other = Image::new(BYTES);
+    let (image, world, mut back, guest) = served("uring", "copy", FrontConfig::default());
     let disk = guest.disk();
     ask(disk, DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
     back.kill();
@@ -210,10 +215,8 @@ fn a_guest_keeps_the_image_that_it_had() {
 /// The refusal of a former disk of this number does not hold for a new one, although no back ran
 /// when the former one was removed.
 fn a_disk_that_is_attached_again_has_the_image_that_it_names() {
-    let (image, other) = (Image::new(BYTES), Image::new(BYTES));
-    let mut world = World::new(&image.0);
-    let mut back = world.back("uring", "copy", None);
-    let guest = Guest::start(&world, FrontConfig::default());
+    let other = Image::new(BYTES);
+    let (image, mut world, mut back, guest) = served("uring", "copy", FrontConfig::default());
     ask(guest.disk(), DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
     back.kill();
     std::fs::rename(&other.0, &image.0).unwrap();
@@ -234,10 +237,7 @@ fn a_disk_that_is_attached_again_has_the_image_that_it_names() {
 /// A back that starts before what its images are on is mounted: its guests wait, and notice
 /// nothing.
 fn a_guest_waits_for_an_image_that_is_not_there_yet() {
-    let image = Image::new(BYTES);
-    let world = World::new(&image.0);
-    let mut back = world.back("uring", "copy", None);
-    let guest = Guest::start(&world, FrontConfig::default());
+    let (image, world, mut back, guest) = served("uring", "copy", FrontConfig::default());
     let disk = guest.disk();
     ask(disk, DiskOp::Write { at: 0, bytes: vec![1; 4096] }).unwrap();
     back.kill();
@@ -255,10 +255,7 @@ fn a_guest_waits_for_an_image_that_is_not_there_yet() {
 }
 
 fn a_guest_is_notified_of_another_length() {
-    let image = Image::new(BYTES);
-    let world = World::new(&image.0);
-    let mut back = world.back("uring", "copy", None);
-    let guest = Guest::start(&world, FrontConfig::default());
+    let (image, world, mut back, guest) = served("uring", "copy", FrontConfig::default());
     let disk = guest.disk();
     assert_eq!(disk.len(), BYTES);
     image.file().set_len(2 * BYTES).unwrap();
@@ -313,10 +310,7 @@ fn what_a_disk_cannot_do_is_an_error_and_no_more() {
 
 fn a_discard_reaches_the_file() {
     for io in ["uring", "threads"] {
-        let image = Image::new(BYTES);
-        let world = World::new(&image.0);
-        let back = world.back(io, "copy", None);
-        let guest = Guest::start(&world, FrontConfig::default());
+        let (image, world, back, guest) = served(io, "copy", FrontConfig::default());
         let disk = guest.disk();
         if disk.figures().is_some_and(|figures| figures.discard.is_none()) {
             skip("this file system punches no holes");
@@ -336,10 +330,7 @@ fn a_discard_reaches_the_file() {
 
 fn a_guest_that_dies_leaves_nothing_mapped() {
     for (io, path, config) in ways() {
-        let image = Image::new(BYTES);
-        let world = World::new(&image.0);
-        let back = world.back(io, path, None);
-        let guest = Guest::start(&world, config);
+        let (_image, world, back, guest) = served(io, path, config);
         // In the middle of writes, whose answers no one waits for.
         for k in 0..64 {
             guest

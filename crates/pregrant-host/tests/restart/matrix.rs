@@ -16,7 +16,7 @@
 use crate::POINTS;
 use crate::back::BURST;
 use crate::frames;
-use crate::pairs::{self, Dice};
+use crate::pairs::{self, dice};
 use crate::traffic::Traffic;
 use crate::world::{Back, Counts, Word, World};
 use pregrant::PAGE_SIZE;
@@ -26,6 +26,7 @@ use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::port::BURST_FRAMES;
 use pregrant_test_machine::one_by_one::alive;
+use pregrant_testkit::dice::Dice;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -258,7 +259,7 @@ pub fn matrix_of_paths() {
             "{cell}; again: {SEED}={seed} {MATRIX}=={number} cargo test -p pregrant-host --test restart matrix"
         );
         alive();
-        play(&cell, &mut Dice::new(seed ^ (*number as u64) << 8));
+        play(&cell, &mut dice(seed ^ (*number as u64) << 8));
     }
     NOW.lock().unwrap().clear();
     println!("  {:.1} s", began.elapsed().as_secs_f64());

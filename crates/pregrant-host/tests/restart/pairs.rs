@@ -5,19 +5,11 @@
 //! that adds most; the best of several such rows is kept (AETG, Cohen et al. 1997). The same seed
 //! gives the same rows.
 
-pub struct Dice(u64);
+use pregrant_testkit::dice::Dice;
 
-impl Dice {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
-    }
+/// Dice for a seed; seeds that are near each other, and 0, roll other numbers each.
+pub fn dice(seed: u64) -> Dice {
+    Dice::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
 }
 
 /// A level of a factor.
@@ -99,7 +91,7 @@ impl Missing {
 /// Rows for factors with these numbers of levels.
 pub fn rows(levels: &[usize], seed: u64) -> Vec<Vec<usize>> {
     const TRIES: usize = 30;
-    let (mut missing, mut dice, mut rows) = (Missing::new(levels), Dice::new(seed), Vec::new());
+    let (mut missing, mut dice, mut rows) = (Missing::new(levels), dice(seed), Vec::new());
     while missing.left > 0 {
         let tries = (0..TRIES).map(|_| missing.row(&mut dice));
         let best = tries.max_by_key(|row| missing.of(row).len()).expect("a row");

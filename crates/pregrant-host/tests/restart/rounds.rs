@@ -21,6 +21,7 @@ use crate::world::{Back, GUEST, Log, OTHER, Word, World};
 use pregrant::port::BURST_FRAMES;
 use pregrant::xenbus::XenbusState;
 use pregrant_loopback::{Audit, DomainSpec, ProcessCounts};
+use pregrant_test_machine::one_by_one::alive;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -200,7 +201,7 @@ impl Rounds {
 
     /// A little work of everybody who lives in this process.
     fn step(&mut self, send: bool) {
-        pregrant_test_machine::one_by_one::alive();
+        alive();
         let answered = self.model.answered();
         if answered > 0
             && let Some(died) = self.died.take()

@@ -134,6 +134,7 @@ pub const PATHS: &[(PathName, &str)] = &[
     described(PathName::Foreign),
     described(PathName::GuestCopy),
 ];
+const _: () = assert!(PATHS.len() == PathName::COUNT, "each path is measured");
 
 /// The paths of a guest that only sends to a backend shared with other guests. It maps no pages of
 /// theirs, and exports pages for RX only.
@@ -222,6 +223,8 @@ const NET_PATHS: &[(NetPath, &str)] = &[
     (NetPath::headed(PathName::Copy), "Staging, and the head of a longer frame too, its rest by grant copy"),
     (NetPath::headed(PathName::Map), "The same, its rest by map and unmap"),
 ];
+const _: () =
+    assert!(NET_PATHS.len() == PathName::COUNT + 2, "each path is measured, and staging by two more ways");
 
 /// Returns a path that moves whole frames, with its description in the help.
 const fn alone(path: PathName) -> (NetPath, &'static str) {

@@ -1,48 +1,48 @@
 //! Texts of the page that do not depend on figures.
 
-/// Describes in a sentence the work of a path for a frame.
+use pregrant::net::path::PathName;
+
+/// Describes in a sentence the work of a path for a frame. Rows named `zerocopy` are no path's: the
+/// guest of such a row sends on the staging buffers that it received.
 pub fn path(name: &str) -> Option<&'static str> {
-    PATHS.iter().find(|(path, _)| *path == name).map(|(_, text)| *text)
+    if name == "zerocopy" {
+        return Some(ZEROCOPY);
+    }
+    name.parse().ok().map(of_path)
 }
 
-const PATHS: [(&str, &str); 9] = [
-    (
-        "copy",
-        "From the guest: it grants the pages of each frame, the backend has the hypervisor copy them, a whole batch in one \
-         call, and the guest ends the grants. To the guest: the same copy, into pages that stay granted from connect on.",
-    ),
-    (
-        "map",
-        "From the guest only: the backend copies the first 128 bytes and maps the pages of the rest, and unmaps them when \
-         the frame is done with. This is what Linux's netback does.",
-    ),
-    (
-        "persistent",
-        "The guest never ends a grant; the backend maps each page when it first sees it, and from then on copies with memcpy.",
-    ),
-    (
-        "staging",
-        "At connect, before any data comes, the guest grants a list of buffers and the backend maps them. A frame is then a \
-         memcpy and no grant operation. The number behind the name is the data length: longer frames go by copy.",
-    ),
-    (
-        "gref-mapping",
-        "The guest names pages that the backend shall keep mapped; frames in them are copied with memcpy.",
-    ),
-    (
-        "zerocopy",
-        "A staging buffer that was received is sent on as it is: its bytes are not copied again by the guest.",
-    ),
-    (
-        "data-ring",
-        "Frames go through one ring of bytes that is mapped at connect; grants serve when it is full.",
-    ),
-    (
-        "guest-copy",
-        "The backend lends pages, and the guest copies what it receives out of them by grant copy.",
-    ),
-    ("foreign", "The backend, which is trusted here, reads any page of the guest with memcpy."),
-];
+const ZEROCOPY: &str =
+    "A staging buffer that was received is sent on as it is: its bytes are not copied again by the guest.";
+
+fn of_path(path: PathName) -> &'static str {
+    match path {
+        PathName::Copy => {
+            "From the guest: it grants the pages of each frame, the backend has the hypervisor copy them, a whole batch in one \
+         call, and the guest ends the grants. To the guest: the same copy, into pages that stay granted from connect on."
+        }
+        PathName::Map => {
+            "From the guest only: the backend copies the first 128 bytes and maps the pages of the rest, and unmaps them when \
+         the frame is done with. This is what Linux's netback does."
+        }
+        PathName::Persistent => {
+            "The guest never ends a grant; the backend maps each page when it first sees it, and from then on copies with memcpy."
+        }
+        PathName::Staging => {
+            "At connect, before any data comes, the guest grants a list of buffers and the backend maps them. A frame is then a \
+         memcpy and no grant operation. The number behind the name is the data length: longer frames go by copy."
+        }
+        PathName::GrefMapping => {
+            "The guest names pages that the backend shall keep mapped; frames in them are copied with memcpy."
+        }
+        PathName::DataRing => {
+            "Frames go through one ring of bytes that is mapped at connect; grants serve when it is full."
+        }
+        PathName::GuestCopy => {
+            "The backend lends pages, and the guest copies what it receives out of them by grant copy."
+        }
+        PathName::Foreign => "The backend, which is trusted here, reads any page of the guest with memcpy.",
+    }
+}
 
 /// Says how `bench net` and the demo measure.
 pub const NET_METHOD: &str = "A guest and a backend are processes of their own. Every row of every repeat is a new network interface, from the \

@@ -111,7 +111,7 @@ impl Broker {
             .map_err(|_| LoopbackError::UnknownDomain { domid, at: self.name() })
     }
 
-    /// Opens a connection for [`super::Loopback::attach_fd`], to use here or to pass to a child.
+    /// Opens a connection for [`crate::Loopback::attach_fd`], to use here or to pass to a child.
     ///
     /// # Errors
     ///
@@ -125,9 +125,9 @@ impl Broker {
     /// Attaches the calling thread to a domain.
     ///
     /// # Errors
-    /// See [`super::Loopback::attach_fd`].
-    pub fn attach(&self, domid: DomId) -> Result<super::Loopback, LoopbackError> {
-        super::Loopback::attach_fd(self.connect()?, domid)
+    /// See [`crate::Loopback::attach_fd`].
+    pub fn attach(&self, domid: DomId) -> Result<crate::Loopback, LoopbackError> {
+        crate::Loopback::attach_fd(self.connect()?, domid)
     }
 
     /// Counts the objects that exist now.
@@ -259,9 +259,9 @@ fn serve_one(machine: &mut Machine, conn: ConnId, fd: &OwnedFd) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Loopback;
-    use super::super::protocol::Op;
     use super::*;
+    use crate::Loopback;
+    use crate::protocol::Op;
     use rustix::io::Errno;
     use std::io::{Read, Write};
     use std::sync::mpsc;
@@ -277,15 +277,14 @@ mod tests {
             let refusal = Reply::receive(hostile.as_fd()).unwrap().unwrap_err();
             assert!(matches!(refusal, Errno::INVAL | Errno::MSGSIZE), "{refusal}");
         }
-        let ask =
-            |op, a, b, c| super::super::control::call(&hostile, &Request::new(op, a, b, c)).map(|r| r.words);
+        let ask = |op, a, b, c| crate::control::call(&hostile, &Request::new(op, a, b, c)).map(|r| r.words);
         // Not attached: nothing of a domain's.
         let attached =
             [Op::Mapped, Op::Peer, Op::Upcall, Op::Offer, Op::Bind, Op::Close, Op::Persist, Op::Reclaim];
         for op in attached.into_iter().chain([Op::Own, Op::Disown, Op::Forget, Op::Persisted, Op::Another]) {
             assert_eq!(ask(op, 0, 0, 1), Err(Errno::PERM));
         }
-        let version = super::super::protocol::VERSION;
+        let version = crate::protocol::VERSION;
         assert_eq!(ask(Op::Attach, version + 1, 0, 0), Err(Errno::PROTONOSUPPORT));
         assert_eq!(ask(Op::Attach, version, 0x1_0000, 0), Err(Errno::INVAL));
         assert_eq!(ask(Op::Attach, version, 1, 0), Err(Errno::NOENT));

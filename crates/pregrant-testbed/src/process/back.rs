@@ -20,7 +20,7 @@ use pregrant::DomId;
 use pregrant::blk::path::PathName as DiskPath;
 use pregrant::net::back::vif::VifConfig;
 use pregrant::net::path::gref_mapping::DEFAULT_LIMIT;
-use pregrant::net::path::{PathName, persistent};
+use pregrant::net::path::{PathConfig, PathName, persistent};
 use pregrant::platform::{Clock, Platform};
 use pregrant::xenbus::{Class, DeviceId};
 use pregrant_host::MonotonicClock;
@@ -192,9 +192,9 @@ impl Host {
     /// Sets the path of vifs that connect; frames that it does not serve go by `rest`.
     fn configure(&mut self, path: PathName, rest: PathName) {
         if let Some(net) = self.backend.class_mut::<Net<Loopback>>() {
-            net.config.vif.paths.fallback = rest;
-            net.config.vif.paths.foreign = path == PathName::Foreign;
-            net.config.vif.paths.guest_copy = path == PathName::GuestCopy;
+            let paths =
+                PathConfig { fallback: rest, foreign: false, guest_copy: false, ..net.config.vif.paths };
+            net.config.vif.paths = paths.allowing(path);
         }
     }
 

@@ -14,7 +14,6 @@ use crate::cpu_time;
 use hdrhistogram::Histogram;
 use pregrant::net::front::{FrontConfig, FrontQueue, Granting, Lent};
 use pregrant::net::path::PathName;
-use pregrant::net::path::data_ring::DEFAULT_ORDER;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::Clock;
@@ -105,13 +104,9 @@ pub fn config(path: PathName, data_len: Option<u32>, queues: u32) -> FrontConfig
         queues,
         staging: Buffers::of(len, len),
         granting: Granting::PerFrame,
-        persistent: path == PathName::Persistent,
-        gref_mapping: path == PathName::GrefMapping,
-        data_ring: (path == PathName::DataRing).then_some(DEFAULT_ORDER),
-        foreign: path == PathName::Foreign,
-        guest_copy: path == PathName::GuestCopy,
         ..FrontConfig::default()
     }
+    .asking_for(path)
 }
 
 /// Runs the guest's part of one case, from connect to close.

@@ -6,7 +6,7 @@
 //! It allows the behaviour of docs/protocol: equal events that wait are one, and beyond a limit a
 //! watch's events become one that names the watched node.
 
-pub mod nodes;
+mod nodes;
 pub mod program;
 
 use nodes::{Caller, Change, NodeOp, Perm, Seen, Tree};
@@ -16,11 +16,11 @@ use std::collections::BTreeMap;
 /// A reply's payload, or the error's name.
 pub type Reply = Result<Vec<u8>, String>;
 
-pub fn ok() -> Reply {
+fn ok() -> Reply {
     Ok(b"OK\0".to_vec())
 }
 
-pub fn err(name: &str) -> Reply {
+fn err(name: &str) -> Reply {
     Err(name.into())
 }
 
@@ -60,8 +60,8 @@ struct Connection {
     sent: Vec<(String, String)>,
 }
 
-pub struct Model {
-    pub tree: Tree,
+struct Model {
+    tree: Tree,
     clock: u64,
     limits: Limits,
     domains: BTreeMap<u16, Domain>,
@@ -72,7 +72,7 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn new(limits: Limits) -> Self {
+    fn new(limits: Limits) -> Self {
         let mut model = Self {
             tree: Tree::new(),
             clock: 0,
@@ -90,32 +90,32 @@ impl Model {
         model
     }
 
-    pub fn connect(&mut self, domid: u16) -> usize {
+    fn connect(&mut self, domid: u16) -> usize {
         let (transactions, queue, sent) = (BTreeMap::new(), vec![], vec![]);
         self.connections.push(Connection { domid, alive: true, transactions, queue, sent });
         self.connections.len() - 1
     }
 
-    pub fn disconnect(&mut self, conn: usize) {
+    fn disconnect(&mut self, conn: usize) {
         self.reset(conn);
         self.connections[conn].alive = false;
     }
 
-    pub fn is_alive(&self, conn: usize) -> bool {
+    fn is_alive(&self, conn: usize) -> bool {
         self.connections[conn].alive
     }
 
-    pub fn domid(&self, conn: usize) -> u16 {
+    fn domid(&self, conn: usize) -> u16 {
         self.connections[conn].domid
     }
 
     /// The numbers of a connection's transactions.
-    pub fn transactions(&self, conn: usize) -> Vec<u32> {
+    fn transactions(&self, conn: usize) -> Vec<u32> {
         self.connections[conn].transactions.keys().copied().collect()
     }
 
     /// Sends the events that wait for a connection.
-    pub fn send(&mut self, conn: usize) {
+    fn send(&mut self, conn: usize) {
         for (number, path) in std::mem::take(&mut self.connections[conn].queue) {
             let watch = self.watches.iter().find(|w| w.number == number).unwrap();
             let shown = path.strip_prefix(&watch.base).unwrap().to_string();
@@ -123,7 +123,7 @@ impl Model {
         }
     }
 
-    pub fn take_events(&mut self, conn: usize) -> Vec<(String, String)> {
+    fn take_events(&mut self, conn: usize) -> Vec<(String, String)> {
         std::mem::take(&mut self.connections[conn].sent)
     }
 
@@ -159,7 +159,7 @@ impl Model {
         Some((base.clone() + path, base))
     }
 
-    pub fn node(&mut self, conn: usize, tx: u32, path: &str, op: &NodeOp) -> Reply {
+    fn node(&mut self, conn: usize, tx: u32, path: &str, op: &NodeOp) -> Reply {
         let is_domain_0 = self.is_domain_0(conn);
         match (op, self.special.get_mut(path)) {
             (NodeOp::GetPerms, Some(perms)) => return Ok(nodes::perms_to_bytes(perms)),
@@ -197,7 +197,7 @@ impl Model {
 
     /// Checks whether a transaction can be started. The error is the name of the errno with which
     /// the store must refuse it.
-    pub fn may_start(&self, conn: usize, tx: u32) -> Result<(), String> {
+    fn may_start(&self, conn: usize, tx: u32) -> Result<(), String> {
         if tx != 0 {
             let open = self.connections[conn].transactions.contains_key(&tx);
             return Err(if open { "EBUSY" } else { "ENOENT" }.into());
@@ -208,14 +208,14 @@ impl Model {
         if open >= caller.limits.transactions { Err("ENOSPC".into()) } else { Ok(()) }
     }
 
-    pub fn start(&mut self, conn: usize, tx: u32) {
+    fn start(&mut self, conn: usize, tx: u32) {
         let (snapshot, work) = (self.tree.clone(), self.tree.clone());
         let opened = Transaction { snapshot, work, seen: Seen::new(), log: vec![] };
         let before = self.connections[conn].transactions.insert(tx, opened);
         assert!(tx != 0 && before.is_none(), "transaction {tx} was given twice");
     }
 
-    pub fn end(&mut self, conn: usize, tx: u32, commit: bool) -> Reply {
+    fn end(&mut self, conn: usize, tx: u32, commit: bool) -> Reply {
         let Some(t) = self.connections[conn].transactions.remove(&tx) else { return err("ENOENT") };
         if !commit {
             return ok();
@@ -261,7 +261,7 @@ impl Model {
         ok()
     }
 
-    pub fn watch(&mut self, conn: usize, path: &str, token: &str, depth: Option<usize>) -> Reply {
+    fn watch(&mut self, conn: usize, path: &str, token: &str, depth: Option<usize>) -> Reply {
         let Some((path, base)) = self.resolve(conn, path) else { return err("EINVAL") };
         if path.starts_with('@') && depth.is_some_and(|d| d != 1) {
             return err("EINVAL");
@@ -281,7 +281,7 @@ impl Model {
         ok()
     }
 
-    pub fn unwatch(&mut self, conn: usize, path: &str, token: &str) -> Reply {
+    fn unwatch(&mut self, conn: usize, path: &str, token: &str) -> Reply {
         let Some((path, _)) = self.resolve(conn, path) else { return err("EINVAL") };
         let is_it = |w: &Watch| w.conn == conn && w.path == path && w.token == token;
         let Some(at) = self.watches.iter().position(is_it) else { return err("ENOENT") };
@@ -290,13 +290,13 @@ impl Model {
         ok()
     }
 
-    pub fn reset(&mut self, conn: usize) {
+    fn reset(&mut self, conn: usize) {
         self.watches.retain(|w| w.conn != conn);
         self.connections[conn].queue.clear();
         self.connections[conn].transactions.clear();
     }
 
-    pub fn introduce_request(&mut self, conn: usize, domid: u16) -> Reply {
+    fn introduce_request(&mut self, conn: usize, domid: u16) -> Reply {
         if !self.is_domain_0(conn) {
             return err("EACCES");
         }
@@ -335,7 +335,7 @@ impl Model {
         }
     }
 
-    pub fn release(&mut self, conn: usize, domid: u16) -> Reply {
+    fn release(&mut self, conn: usize, domid: u16) -> Reply {
         if !self.is_domain_0(conn) {
             return err("EACCES");
         }
@@ -382,7 +382,7 @@ impl Model {
         ok()
     }
 
-    pub fn set_target(&mut self, conn: usize, domid: u16, target: u16) -> Reply {
+    fn set_target(&mut self, conn: usize, domid: u16, target: u16) -> Reply {
         if !self.is_domain_0(conn) {
             return err("EACCES");
         }
@@ -397,7 +397,7 @@ impl Model {
         ok()
     }
 
-    pub fn set_quota(&mut self, conn: usize, domid: u16, nodes: usize) -> Reply {
+    fn set_quota(&mut self, conn: usize, domid: u16, nodes: usize) -> Reply {
         if !self.is_domain_0(conn) {
             return err("EACCES");
         }
@@ -409,7 +409,7 @@ impl Model {
         ok()
     }
 
-    pub fn is_introduced(&self, domid: u16) -> Reply {
+    fn is_introduced(&self, domid: u16) -> Reply {
         Ok(if self.domains.contains_key(&domid) { b"T\0" } else { b"F\0" }.to_vec())
     }
 

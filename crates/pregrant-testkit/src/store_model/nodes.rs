@@ -6,26 +6,26 @@ use std::collections::BTreeMap;
 
 /// An entry of a node's permissions: the letter of the access (`n`, `r`, `w` or `b`), and the
 /// domain.
-pub type Perm = (char, u16);
+pub(super) type Perm = (char, u16);
 /// All nodes by absolute path, including `/`.
-pub type Tree = BTreeMap<String, Node>;
+pub(super) type Tree = BTreeMap<String, Node>;
 /// The nodes on which the result of a transaction depends, by path. True: it depends on the list of
 /// the node's children, too.
-pub type Seen = BTreeMap<String, bool>;
+pub(super) type Seen = BTreeMap<String, bool>;
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Node {
-    pub value: Vec<u8>,
-    pub perms: Vec<Perm>,
+pub(super) struct Node {
+    pub(super) value: Vec<u8>,
+    pub(super) perms: Vec<Perm>,
     /// Time, by the model's clock, at which the node was last created, written, or given
     /// permissions.
-    pub changed: u64,
+    pub(super) changed: u64,
     /// Time, by the model's clock, at which a child was last added or removed.
-    pub children_changed: u64,
+    pub(super) children_changed: u64,
 }
 
 impl Node {
-    pub fn owner(&self) -> u16 {
+    pub(super) fn owner(&self) -> u16 {
         self.perms[0].1
     }
 }
@@ -42,7 +42,7 @@ pub enum NodeOp {
 }
 
 impl NodeOp {
-    pub fn is_edit(&self) -> bool {
+    pub(super) fn is_edit(&self) -> bool {
         !matches!(self, Self::Read | Self::Directory | Self::GetPerms)
     }
 }
@@ -50,20 +50,20 @@ impl NodeOp {
 /// A change of a node, of which watchers are notified that may read by at least one of the lists in
 /// `readers`.
 #[derive(Debug)]
-pub struct Change {
-    pub path: String,
+pub(super) struct Change {
+    pub(super) path: String,
     /// True if the node was created because a node below it was.
-    pub above: bool,
+    pub(super) above: bool,
     /// The node with everything below it, if it was removed.
-    pub removed: Tree,
-    pub readers: Vec<Vec<Perm>>,
+    pub(super) removed: Tree,
+    pub(super) readers: Vec<Vec<Perm>>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub struct Caller {
-    pub domid: u16,
-    pub target: Option<u16>,
-    pub limits: Limits,
+pub(super) struct Caller {
+    pub(super) domid: u16,
+    pub(super) target: Option<u16>,
+    pub(super) limits: Limits,
 }
 
 impl Caller {
@@ -77,16 +77,16 @@ impl Caller {
         self.owns(perms) || one_has(self.domid) || self.target.is_some_and(one_has)
     }
 
-    pub fn reads(&self, perms: &[Perm]) -> bool {
+    pub(super) fn reads(&self, perms: &[Perm]) -> bool {
         self.has("rb", perms)
     }
 
-    pub fn writes(&self, perms: &[Perm]) -> bool {
+    pub(super) fn writes(&self, perms: &[Perm]) -> bool {
         self.has("wb", perms)
     }
 }
 
-pub fn parent(path: &str) -> Option<&str> {
+pub(super) fn parent(path: &str) -> Option<&str> {
     match path.rfind('/') {
         _ if path == "/" => None,
         Some(0) => Some("/"),
@@ -94,7 +94,7 @@ pub fn parent(path: &str) -> Option<&str> {
     }
 }
 
-pub fn levels_below(path: &str, top: &str) -> Option<usize> {
+pub(super) fn levels_below(path: &str, top: &str) -> Option<usize> {
     let mut at = path;
     let mut levels = 0;
     while at != top {
@@ -104,11 +104,11 @@ pub fn levels_below(path: &str, top: &str) -> Option<usize> {
     Some(levels)
 }
 
-pub fn perms_to_bytes(perms: &[Perm]) -> Vec<u8> {
+pub(super) fn perms_to_bytes(perms: &[Perm]) -> Vec<u8> {
     perms.iter().map(|(letter, domid)| format!("{letter}{domid}\0")).collect::<String>().into_bytes()
 }
 
-pub fn insert(tree: &mut Tree, clock: &mut u64, path: &str, value: &[u8], perms: Vec<Perm>) {
+pub(super) fn insert(tree: &mut Tree, clock: &mut u64, path: &str, value: &[u8], perms: Vec<Perm>) {
     *clock += 1;
     if let Some(above) = parent(path).and_then(|above| tree.get_mut(above)) {
         above.children_changed = *clock;
@@ -118,7 +118,7 @@ pub fn insert(tree: &mut Tree, clock: &mut u64, path: &str, value: &[u8], perms:
 }
 
 /// Removes an existing node, with everything below it.
-pub fn remove(tree: &mut Tree, clock: &mut u64, path: &str) -> Change {
+pub(super) fn remove(tree: &mut Tree, clock: &mut u64, path: &str) -> Change {
     *clock += 1;
     let above = parent(path).and_then(|above| tree.get_mut(above)).unwrap();
     above.children_changed = *clock;
@@ -134,7 +134,7 @@ pub fn remove(tree: &mut Tree, clock: &mut u64, path: &str) -> Change {
 
 /// Executes an operation on a node. Adds the nodes on which its result depends to `seen`, and its
 /// changes to `changes`.
-pub fn apply(
+pub(super) fn apply(
     tree: &mut Tree,
     clock: &mut u64,
     caller: &Caller,

@@ -13,7 +13,7 @@ use super::path::keys::PathKeys;
 pub use super::path::request_keys::RingRequest;
 use super::path::research::keys as research;
 use super::path::staging::keys as staging;
-use super::path::{data_ring, persistent};
+use super::path::{PathName, data_ring, persistent};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::data_ring::ORDER_MAX;
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
@@ -193,9 +193,22 @@ impl QueueKeys {
     }
 }
 
+/// The keys of a path; None: it has none of its own.
+const fn keys_of(path: PathName) -> Option<PathKeys> {
+    match path {
+        PathName::Staging => Some(staging::KEYS),
+        PathName::DataRing => Some(data_ring::keys::KEYS),
+        PathName::Foreign => Some(research::FOREIGN),
+        PathName::GuestCopy => Some(research::GUEST_COPY),
+        PathName::Persistent => Some(persistent::keys::KEYS),
+        PathName::GrefMapping | PathName::Map | PathName::Copy => None,
+    }
+}
+
 /// The keys of all paths that have some.
-const PATH_KEYS: &[PathKeys] =
-    &[staging::KEYS, data_ring::keys::KEYS, research::FOREIGN, research::GUEST_COPY, persistent::keys::KEYS];
+fn path_keys() -> impl Iterator<Item = PathKeys> {
+    PathName::ALL.into_iter().filter_map(keys_of)
+}
 
 /// Key of the back: the largest TX ring that it accepts.
 pub(super) const MAX_TX_RING_ORDER: &str = "max-tx-ring-page-order";
@@ -274,7 +287,7 @@ pub fn xdp_headroom<S: KeySource>(keys: &mut S) -> Result<u16, S::Error> {
 pub fn memory_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<bool, S::Error> {
     // Only the front's keys have the number of queues, so check all possible places.
     let queues = once((0, 1)).chain((0..max_queues as usize).map(|i| (i, 2)));
-    let names = || PATH_KEYS.iter().filter_map(|keys| keys.directions);
+    let names = || path_keys().filter_map(|keys| keys.directions);
     for key in queues.flat_map(|(i, n)| names().map(move |name| queue_prefix(i, n) + name)) {
         let text = back.text(&key)?;
         if ActiveLists::parse(text.as_deref(), ActiveLists::BOTH).any() {
@@ -286,7 +299,7 @@ pub fn memory_is_active<S: KeySource>(back: &mut S, max_queues: u32) -> Result<b
 
 /// Whether a name in the back's directory belongs to one connection.
 pub fn of_back_connection(name: &str) -> bool {
-    PATH_KEYS.iter().any(|keys| keys.active.contains(&name)) || name.starts_with("queue-")
+    path_keys().any(|keys| keys.active.contains(&name)) || name.starts_with("queue-")
 }
 
 /// Whether Linux's netback does not know a name in the back's directory. It would neither overwrite
@@ -295,7 +308,7 @@ pub fn of_back_connection(name: &str) -> bool {
 pub fn unknown_to_netback(name: &str) -> bool {
     of_back_connection(name)
         || [MAX_TX_RING_ORDER, MAX_RX_RING_ORDER].contains(&name)
-        || PATH_KEYS.iter().any(|keys| keys.offers.contains(&name))
+        || path_keys().any(|keys| keys.offers.contains(&name))
 }
 
 /// True if a key in the front's directory belongs to one connection. A predecessor with other
@@ -303,7 +316,7 @@ pub fn unknown_to_netback(name: &str) -> bool {
 /// promise of this front only, which a successor that does not know the key would not keep.
 pub fn of_front_connection(name: &str) -> bool {
     let starts = ["tx-", "rx-", "ctrl-", "event-channel", "queue-", NUM_QUEUES, XDP_HEADROOM];
-    let of_paths = PATH_KEYS.iter().flat_map(|keys| keys.front);
+    let of_paths = path_keys().flat_map(|keys| keys.front);
     starts.iter().chain(of_paths).any(|start| name.starts_with(start))
 }
 

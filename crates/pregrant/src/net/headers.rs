@@ -218,20 +218,21 @@ impl IpHeaders {
         if end > len {
             return Err(HeaderFault::Truncated);
         }
+        let found = |l4_at, protocol, fragment, routed| Self {
+            l2_len,
+            version: IpVersion::V6,
+            l4_at,
+            end,
+            protocol,
+            fragment,
+            routed,
+        };
         let mut protocol = ip[6];
         let mut at = l2_len + 40;
         let (mut fragment, mut routed) = (false, false);
         for _ in 0..MAX_EXTENSIONS {
             if !matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION) {
-                return Ok(Self {
-                    l2_len,
-                    version: IpVersion::V6,
-                    l4_at: at,
-                    end,
-                    protocol,
-                    fragment,
-                    routed,
-                });
+                return Ok(found(at, protocol, fragment, routed));
             }
             let ext = frame.get(at..).and_then(<[u8]>::first_chunk::<8>).filter(|_| at + 8 <= end);
             let ext = ext.ok_or(HeaderFault::Truncated)?;
@@ -253,15 +254,7 @@ impl IpHeaders {
             }
             // A later fragment of a datagram has no headers after this one.
             if fragment {
-                return Ok(Self {
-                    l2_len,
-                    version: IpVersion::V6,
-                    l4_at: at,
-                    end,
-                    protocol,
-                    fragment,
-                    routed,
-                });
+                return Ok(found(at, protocol, fragment, routed));
             }
         }
         Err(HeaderFault::Unsupported)

@@ -13,7 +13,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::RxRequest;
 use pregrant::{GrantRef, PAGE_SIZE};
 use pregrant_testkit::model_front::RxModel;
-use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way, byte};
 use proptest::prelude::*;
 
 proptest! {
@@ -59,7 +59,7 @@ proptest! {
             }
             for len in lens {
                 salt = salt.wrapping_add(1);
-                let f: Vec<u8> = (0..len).map(|a| pregrant_testkit::two_domains::byte(a).wrapping_add(salt)).collect();
+                let f: Vec<u8> = (0..len).map(|a| byte(a).wrapping_add(salt)).collect();
                 frames.push_back(f.clone());
                 port.gives.push_back((f, Offload::default()));
             }

@@ -12,7 +12,7 @@ use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{TXF_MORE_DATA, TxRequest};
 use pregrant::{GrantRef, PAGE_SIZE};
 use pregrant_testkit::model_front::{Slot, TxModel};
-use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way, byte};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -63,10 +63,10 @@ proptest! {
         let (mut total_given, mut total_failed) = (0u64, 0u64);
         for frames in rounds {
             salt = salt.wrapping_mul(7).wrapping_add(3);
-            let content: Vec<u8> = (0..memory.len()).map(|a| pregrant_testkit::two_domains::byte(a).wrapping_add(salt)).collect();
+            let content: Vec<u8> = (0..memory.len()).map(|a| byte(a).wrapping_add(salt)).collect();
             assert!(memory.copy_in(0, &content));
             let mut staged = vec![0u8; area.bytes().len()];
-            for (a, b) in staged.iter_mut().enumerate() { *b = pregrant_testkit::two_domains::byte(a ^ 0x5555).wrapping_mul(salt | 1); }
+            for (a, b) in staged.iter_mut().enumerate() { *b = byte(a ^ 0x5555).wrapping_mul(salt | 1); }
             assert!(area.bytes().copy_in(0, &staged));
             let mut want = Vec::new();
             let mut good_frames = Vec::new();

@@ -5,6 +5,8 @@
 use pregrant::net::back::{Polled, SharedControl};
 use pregrant::net::front::Granting;
 use pregrant::net::gso::MIN_GSO_SIZE;
+use pregrant::net::stats::DirStats;
+use pregrant::platform::local::LocalCounts;
 use pregrant::port::{Arena, Offload, Piece, PieceMut, Sink, Source};
 use pregrant_testkit::two_domains::{Frame, GUEST, OWN_WAYS, TestPort, TwoDomains, WAYS, Way};
 use proptest::collection::vec;
@@ -178,18 +180,29 @@ fn carry_tx(
         }
     }
     assert!(!ends.back.final_check().expect("an honest front"), "nothing is left to do");
-    let (f, b) = (ends.front.stats(), ends.back.stats());
-    assert_eq!((f.frames, f.errors), (frames.len() as u64, 0));
-    assert_eq!((b.frames, b.errors, b.dropped), (frames.len() as u64, 0, 0));
-    assert_eq!((f.bytes, f.staging), (b.bytes, b.staging), "both ends count alike");
-    if way.copy_only() {
-        assert_eq!((b.granted, domains.xen.counts().copies), (0, copies), "no grant operation with 65535");
-    }
-    let (now, ops) = (domains.xen.counts(), b.grant_ops);
-    assert_eq!(ops.copies, now.copies - set_up.copies);
-    assert_eq!((ops.maps, ops.unmaps), (now.maps - set_up.maps, now.unmaps - set_up.unmaps));
+    assert_counted(domains, way, frames, (ends.front.stats(), ends.back.stats()), (copies, set_up));
     ends.close(domains);
     port.took
+}
+
+/// Checks the counters of the front and of the back after `frames`, and that the back's count of
+/// grant operations since `set_up` is the machine's. `copies`: the machine's before the set-up.
+fn assert_counted(
+    domains: &TwoDomains,
+    way: Way,
+    frames: &[Frame],
+    (front, back): (DirStats, DirStats),
+    (copies, set_up): (u64, LocalCounts),
+) {
+    assert_eq!((front.frames, front.errors), (frames.len() as u64, 0));
+    assert_eq!((back.frames, back.errors, back.dropped), (frames.len() as u64, 0, 0));
+    assert_eq!((front.bytes, front.staging), (back.bytes, back.staging), "both ends count alike");
+    let (now, ops) = (domains.xen.counts(), back.grant_ops);
+    if way.copy_only() {
+        assert_eq!((back.granted, now.copies), (0, copies), "no grant operation with 65535");
+    }
+    assert_eq!(ops.copies, now.copies - set_up.copies);
+    assert_eq!((ops.maps, ops.unmaps), (now.maps - set_up.maps, now.unmaps - set_up.unmaps));
 }
 
 /// Delivers `frames` from our back to our front, in turns; returns what arrived. To a sink of its
@@ -243,16 +256,7 @@ fn carry_rx(
             arrived.extend(arena.burst().iter().map(|(bytes, offload)| (bytes.to_vec(), offload)));
         }
     }
-    let (f, b) = (ends.front.stats(), ends.back.stats());
-    assert_eq!((f.frames, f.errors), (frames.len() as u64, 0));
-    assert_eq!((b.frames, b.errors, b.dropped), (frames.len() as u64, 0, 0));
-    assert_eq!((f.bytes, f.staging), (b.bytes, b.staging), "both ends count alike");
-    if way.copy_only() {
-        assert_eq!((b.granted, domains.xen.counts().copies), (0, copies), "no grant operation with 65535");
-    }
-    let (now, ops) = (domains.xen.counts(), b.grant_ops);
-    assert_eq!(ops.copies, now.copies - set_up.copies);
-    assert_eq!((ops.maps, ops.unmaps), (now.maps - set_up.maps, now.unmaps - set_up.unmaps));
+    assert_counted(domains, way, frames, (ends.front.stats(), ends.back.stats()), (copies, set_up));
     ends.close(domains);
     arrived
 }

@@ -13,7 +13,7 @@ use pregrant::wire::netif::{
 };
 use pregrant::{PAGE_SIZE, PeerFault};
 use pregrant_testkit::raw_back::{Rx, Tx};
-use pregrant_testkit::two_domains::{GUEST, SLOTS, Way};
+use pregrant_testkit::two_domains::{GUEST, SLOTS, Way, release_front};
 use proptest::prelude::*;
 
 const GSO: Offload = Offload { csum_blank: true, csum_ok: true, gso_type: 1, gso_size: 1448 };
@@ -172,7 +172,7 @@ fn xsa_396_pages_in_use_stay_granted_after_the_end() {
     drop((back, chans));
     let (ring, chain) = front.into_parts();
     let (staging, pages) = chain.into_parts();
-    pregrant_testkit::two_domains::release_front(&domains.guest, (ring, FrontChain::new(staging, None)));
+    release_front(&domains.guest, (ring, FrontChain::new(staging, None)));
     let mut pages = pages.expect("the copy way has ordinary pages").into_granted();
     for _ in 0..2 {
         match pages.release(&domains.guest) {

@@ -21,21 +21,10 @@ use pregrant::wire::netif::{
 };
 use pregrant::{GrantRef, PeerFault};
 use pregrant_testkit::bus::{MapBus, connect, device};
+use pregrant_testkit::dice::Dice;
 use pregrant_testkit::raw_back::RawBack;
 use pregrant_testkit::two_domains::{GUEST, HOST, SLOTS, TestPort};
 use std::sync::LazyLock;
-
-/// xorshift64*, from a fixed seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
-    }
-}
 
 /// A connected vif, and what its hooks were asked and answered.
 struct Stand {
@@ -95,7 +84,7 @@ impl Stand {
             port: TestPort::default(),
             out: Arena::new(),
             diverted: Diverted::new(),
-            dice: Dice(seed),
+            dice: Dice::new(seed),
             made: 0,
             seen: None,
             sent: Vec::new(),

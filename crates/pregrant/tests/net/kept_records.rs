@@ -11,7 +11,7 @@ use pregrant::ring::{NetRx, NetTx, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::{GrantRef, PAGE_SIZE};
-use pregrant_testkit::two_domains::GUEST;
+use pregrant_testkit::two_domains::{GUEST, TestPort};
 
 const RECORDS: [&str; 4] = ["0/tx", "0/rx", "control", "0/grefs"];
 
@@ -72,7 +72,7 @@ fn rings_without_an_unpublished_answer_are_taken_up_whatever_is_found() {
             assert_eq!(pair.front.queue_mut(0).unwrap().send(&pair.g, &burst.burst()), Ok(1));
             let taken = succeed(&mut pair, name, found);
             assert!(matches!(taken, Ok(true)), "{name}, {found:?}: {taken:?}");
-            let (mut port, mut scratch) = (pregrant_testkit::two_domains::TestPort::default(), Arena::new());
+            let (mut port, mut scratch) = (TestPort::default(), Arena::new());
             pair.back.poll_tx(&pair.h, 0, &mut port, &mut scratch).expect("good frames");
             assert_eq!(port.took.pop().map(|f| f.0), Some(vec![7; 600]), "{name}, {found:?}");
             pair.front.queue_mut(0).unwrap().reclaim(&pair.g, 1).expect("good answers");

@@ -20,7 +20,7 @@ use pregrant::wire::netif::{
 };
 use pregrant::{PAGE_SIZE, PeerFault};
 use pregrant_testkit::model_front::Slot;
-use pregrant_testkit::two_domains::{GUEST, TwoDomains, TxGame, Way};
+use pregrant_testkit::two_domains::{GUEST, TestPort, TwoDomains, TxGame, Way};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -594,7 +594,7 @@ fn xsa_155_a_frame_that_is_rewritten_after_the_check_changes_in_its_payload_alon
         play(&mut g, &[(0, 0, frame.len() as u16)], blank, Some(Extra::Gso { size: 500, gso_type: 2 }));
         if private {
             // A port that takes private bytes reads each of them once, before it is called.
-            let mut port = pregrant_testkit::two_domains::TestPort::default();
+            let mut port = TestPort::default();
             run(&mut g, &domains, &mut port).unwrap();
             rewrite();
             assert_eq!(port.took[0].0, frame);

@@ -11,7 +11,7 @@ use pregrant::platform::{Access, PeerMem};
 use pregrant::port::{LentSink, Offload, Piece, Sink, Token};
 use pregrant::wire::netif::{RXF_MORE_DATA, RxResponse};
 use pregrant_testkit::raw_back::Rx;
-use pregrant_testkit::two_domains::{TestPort, Way};
+use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, Way};
 use std::cell::Cell;
 
 /// A frame's bytes by its number: TCP over IPv4.
@@ -308,7 +308,7 @@ fn pages_of_frames_that_are_held_outlive_the_queue() {
 /// has, also of queues that are gone.
 #[test]
 fn a_consumer_is_asked_about_each_frame_once() {
-    let front = FrontVif::new(pregrant_testkit::two_domains::HOST, growing(512), true);
+    let front = FrontVif::new(HOST, growing(512), true);
     let mut game = Game::of(Pair::around(front, entries(768), usize::MAX, |_, _| {}));
     for round in 1..=3 {
         assert!(game.grow(512) > 0);
@@ -341,7 +341,7 @@ fn a_consumer_is_asked_about_each_frame_once() {
 /// stay behind, in each connection.
 #[test]
 fn frames_that_are_held_over_each_reconnect_keep_their_pages_alone() {
-    let front = FrontVif::new(pregrant_testkit::two_domains::HOST, growing(512), true);
+    let front = FrontVif::new(HOST, growing(512), true);
     let mut game = Game::of(Pair::around(front, entries(768), usize::MAX, |_, _| {}));
     let before = game.grants();
     for round in 1..=20 {
@@ -373,7 +373,7 @@ fn reconnect(game: &mut Game, second: u64) {
 /// Each queue counts, however few of its pages are out.
 #[test]
 fn with_too_many_queues_out_frames_are_copied() {
-    let front = FrontVif::new(pregrant_testkit::two_domains::HOST, growing(64), true);
+    let front = FrontVif::new(HOST, growing(64), true);
     let mut game = Game::of(Pair::around(front, entries(768), usize::MAX, |_, _| {}));
     let mut lent = 0;
     for round in 1..=70 {
@@ -391,7 +391,7 @@ fn with_too_many_queues_out_frames_are_copied() {
 /// are back.
 #[test]
 fn with_too_many_pages_out_frames_are_copied() {
-    let front = FrontVif::new(pregrant_testkit::two_domains::HOST, growing(896), true);
+    let front = FrontVif::new(HOST, growing(896), true);
     let mut game = Game::of(Pair::around(front, VifConfig::default(), usize::MAX, |_, _| {}));
     let mut lent = Vec::new();
     for round in 1..=20 {
@@ -507,7 +507,7 @@ fn what_a_stack_may_write_to_is_copied() {
 /// directions: frames to the back from their own pages, and frames from it in their pages.
 #[test]
 fn xsa_403_the_back_is_trusted_as_of_each_connect() {
-    let front = FrontVif::new(pregrant_testkit::two_domains::HOST, growing(64), true);
+    let front = FrontVif::new(HOST, growing(64), true);
     let mut game = Game::of(Pair::around(front, VifConfig::default(), usize::MAX, |_, _| {}));
     for (round, (owner, key, trusted)) in (1..).zip([
         (true, None, true),
@@ -636,9 +636,7 @@ fn what_a_back_keeps_is_bounded() {
         game.grow(512);
         let refs: Vec<_> =
             game.pair.front.queue(0).unwrap().rx().added_refs().map(|(_, gref)| gref).collect();
-        let maps = refs.iter().filter_map(|gref| {
-            game.pair.h.map(pregrant_testkit::two_domains::GUEST, &[*gref], Access::ReadWrite).ok()
-        });
+        let maps = refs.iter().filter_map(|gref| game.pair.h.map(GUEST, &[*gref], Access::ReadWrite).ok());
         kept.extend(maps.collect::<Vec<_>>());
         game.shrink(512);
     }
@@ -657,11 +655,7 @@ fn a_page_that_the_back_keeps_is_not_given_back() {
     assert_eq!(game.grow(8), 8, "a back without a table");
     let grants = game.grants();
     let (_, gref) = game.pair.front.queue(0).unwrap().rx().added_refs().last().expect("a page");
-    let kept = game
-        .pair
-        .h
-        .map(pregrant_testkit::two_domains::GUEST, &[gref], Access::ReadWrite)
-        .expect("it is granted");
+    let kept = game.pair.h.map(GUEST, &[gref], Access::ReadWrite).expect("it is granted");
     assert_eq!(game.shrink(8), 8);
     assert_eq!((game.grants(), game.pair.front.rx_pool()), (grants - 7, (255, 1)));
     game.pair.h.unmap(&mut vec![kept]);

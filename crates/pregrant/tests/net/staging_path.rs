@@ -18,7 +18,7 @@ use pregrant::wire::netif::{GSO_TYPE_TCPV4, RSP_ERROR, RSP_OKAY, RxRequest, TXF_
 use pregrant::wire::staging::StagingEntry;
 use pregrant::{GrantRef, PAGE_SIZE, PeerFault};
 use pregrant_testkit::model_front::{RxFrame, Slot};
-use pregrant_testkit::two_domains::{GUEST, HOST, RxGame, SLOTS, TestPort, TwoDomains, TxGame, Way};
+use pregrant_testkit::two_domains::{GUEST, HOST, RxGame, SLOTS, TestPort, TwoDomains, TxEnds, TxGame, Way};
 use proptest::prelude::*;
 use std::ptr::NonNull;
 
@@ -478,7 +478,7 @@ fn a_long_frame_s_first_bytes_are_in_a_buffer_too_and_its_grants_hold_all_of_it(
     let frame: Vec<u8> = (0..1500).map(|i| (i * 7 % 251) as u8).collect();
     let mut arena = Arena::new();
     assert!(arena.push(&frame, Offload::default()));
-    let buffer = |ends: &pregrant_testkit::two_domains::TxEnds| {
+    let buffer = |ends: &TxEnds| {
         let mut content = [0; 256];
         let area = ends.front.chain().staging().expect("a staging area");
         assert!(area.bytes().copy_out(area.start(0), &mut content));

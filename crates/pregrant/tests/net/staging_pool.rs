@@ -15,6 +15,7 @@ use pregrant::platform::Access;
 use pregrant::port::{Arena, Offload};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RSP_ERROR, RSP_OKAY, RxRequest, TxRequest};
+use pregrant_testkit::model_front::Slot;
 use pregrant_testkit::raw_back::Tx;
 use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, TwoDomains, Way};
 use proptest::prelude::*;
@@ -285,9 +286,7 @@ fn ids_beyond_the_ring_are_one_frame_s_at_a_time() {
     for id in [256u16, 4999] {
         assert!(area.bytes().copy_in(area.start(id), &[id as u8; 60]));
     }
-    let staged = |id| {
-        [pregrant_testkit::model_front::Slot::Data(TxRequest { gref: 0, offset: 0, flags: 0, id, size: 60 })]
-    };
+    let staged = |id| [Slot::Data(TxRequest { gref: 0, offset: 0, flags: 0, id, size: 60 })];
     for id in [256, 4999, 256, 5000, 4999, 32768] {
         g.model.write(&staged(id));
     }

@@ -19,7 +19,7 @@ use pregrant::{GrantRef, PAGE_SIZE, PeerFault, PlatformError};
 use pregrant_testkit::mutator::{Outcomes, Stop, until_both, while_mutating};
 use pregrant_testkit::own_grants::{FrameRules, OwnGrants, PerFrame};
 use pregrant_testkit::raw_back::{RawBack, Rx, Tx};
-use pregrant_testkit::two_domains::{GUEST, HOST, SLOTS, TwoDomains, Way};
+use pregrant_testkit::two_domains::{GUEST, HOST, SLOTS, TwoDomains, Way, release_front};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -317,7 +317,7 @@ fn xsa_457_tx_with_failures_leaks_neither_pages_nor_ids() {
     let (ring, chain) = front.into_parts();
     let (_, pages) = chain.into_parts();
     assert!(pages.expect("they are").into_granted().release(&p).is_ok());
-    pregrant_testkit::two_domains::release_front(&domains.guest, (ring, FrontChain::new(None, None)));
+    release_front(&domains.guest, (ring, FrontChain::new(None, None)));
     domains.assert_empty();
 }
 

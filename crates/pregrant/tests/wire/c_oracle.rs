@@ -9,6 +9,7 @@ use pregrant::wire::netif_ctrl::{CtrlRequest, CtrlResponse, GrefEntry};
 use pregrant::wire::staging::StagingEntry;
 use pregrant::wire::xs::Header;
 use pregrant::wire::{data_ring, ring};
+use pregrant_testkit::dice::Dice;
 use pregrant_testkit::skip::skip;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -540,23 +541,11 @@ fn listed(program: &Path) -> Vec<(String, usize)> {
     ask(program, "list", &[]).into_iter().map(line).collect()
 }
 
-/// xorshift64*, from a fixed seed: each run tests the same values.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    /// Random bytes, now and then all the same: the ends of every range.
-    fn bytes(&mut self, size: usize, case: usize) -> Vec<u8> {
-        match case {
-            0..=3 => vec![[0x00, 0xFF, 0x7F, 0x80][case]; size],
-            _ => (0..size).map(|_| (self.next() >> 56) as u8).collect(),
-        }
+/// Random bytes; in the first cases all the same, the ends of every range.
+fn random_bytes(dice: &mut Dice, size: usize, case: usize) -> Vec<u8> {
+    match case {
+        0..=3 => vec![[0x00, 0xFF, 0x7F, 0x80][case]; size],
+        _ => (0..size).map(|_| (dice.number() >> 56) as u8).collect(),
     }
 }
 
@@ -567,11 +556,11 @@ fn hex(bytes: &[u8]) -> String {
 /// Each struct with its size and bytes for [`CASES`] cases.
 fn cases(program: &Path) -> Vec<(Layout, Vec<Vec<u8>>)> {
     let sizes = listed(program);
-    let mut random = Random(0x5EED_0F5E_C0DE_5EED);
+    let mut dice = Dice::new(0x5EED_0F5E_C0DE_5EED);
     let with_bytes = |l: Layout| {
         let size = sizes.iter().find(|(name, _)| name == l.name).expect("the lists agree").1;
         let mut one = |case| {
-            let mut o = random.bytes(size, case);
+            let mut o = random_bytes(&mut dice, size, case);
             (l.fix)(&mut o);
             o
         };
@@ -632,9 +621,9 @@ fn both_write_the_same_bytes() {
 #[test]
 fn both_fit_the_same_number_of_slots() {
     let Some(program) = oracle() else { return };
-    let mut random = Random(0x0451_2E5E_ED00_0001);
+    let mut dice = Dice::new(0x0451_2E5E_ED00_0001);
     let sizes: Vec<(usize, usize)> = (0..CASES)
-        .map(|_| (random.next() as usize % (20 * 4096), 1 + random.next() as usize % 128))
+        .map(|_| (dice.number() as usize % (20 * 4096), 1 + dice.number() as usize % 128))
         .collect();
     let lines: Vec<_> = sizes.iter().map(|(bytes, slot)| format!("ring {bytes} {slot}")).collect();
     let answers = ask(program, "run", &lines);

@@ -500,36 +500,45 @@ impl<P: Platform, T: Transport> Frontend<P, T> {
 
     /// Describes the paths by which frames of queue 0 travel; the most used one is first.
     fn path_in_words(&self) -> String {
-        let vif = &self.vif;
-        let mut ways = Vec::new();
-        let Some(queue) = vif.queue(0) else { return "ordinary grants".to_string() };
-        match queue.staging_lens() {
-            (None, None) => {}
-            (Some(tx), Some(rx)) if tx == rx => ways.push(format!("path staging {}", tx.value())),
-            (tx, rx) => {
-                let of = |len: Option<DataLen>| len.map_or("none".to_string(), |len| len.value().to_string());
-                ways.push(format!("path staging, TX {}, RX {}", of(tx), of(rx)));
-            }
-        }
-        match queue.data_ring() {
-            ActiveLists { tx: true, rx: true } => ways.push("path data-ring".to_string()),
-            ActiveLists { tx: true, .. } => ways.push("path data-ring, TX alone".to_string()),
-            ActiveLists { rx: true, .. } => ways.push("path data-ring, RX alone".to_string()),
-            _ => {}
-        }
-        if vif.gref_pages(0) > 0 {
-            ways.push(format!("path gref-mapping, {} page(s) a queue", vif.gref_pages(0)));
-        }
-        if queue.borrows() {
-            ways.push("path guest-copy: RX from pages that the back lends".to_string());
-        }
-        if vif.names_frames() {
-            ways.push("path foreign: the back has all of this domain's memory mapped".to_string());
-        }
-        if vif.persists() {
-            ways.push("path persistent: pages granted once, which the back keeps mapped".to_string());
-        }
+        let ways: Vec<_> = PathName::ALL.into_iter().filter_map(|path| self.words_of(path)).collect();
         if ways.is_empty() { "ordinary grants".to_string() } else { ways.join("; ") }
+    }
+
+    /// Describes a path, if frames of queue 0 travel by it and it is more than ordinary grants.
+    fn words_of(&self, path: PathName) -> Option<String> {
+        let vif = &self.vif;
+        let queue = vif.queue(0)?;
+        match path {
+            PathName::Staging => match queue.staging_lens() {
+                (None, None) => None,
+                (Some(tx), Some(rx)) if tx == rx => Some(format!("path staging {}", tx.value())),
+                (tx, rx) => {
+                    let of =
+                        |len: Option<DataLen>| len.map_or("none".to_string(), |len| len.value().to_string());
+                    Some(format!("path staging, TX {}, RX {}", of(tx), of(rx)))
+                }
+            },
+            PathName::DataRing => match queue.data_ring() {
+                ActiveLists { tx: true, rx: true } => Some("path data-ring".into()),
+                ActiveLists { tx: true, rx: false } => Some("path data-ring, TX alone".into()),
+                ActiveLists { tx: false, rx: true } => Some("path data-ring, RX alone".into()),
+                ActiveLists { tx: false, rx: false } => None,
+            },
+            PathName::Foreign => vif
+                .names_frames()
+                .then(|| "path foreign: the back has all of this domain's memory mapped".into()),
+            PathName::GuestCopy => {
+                queue.borrows().then(|| "path guest-copy: RX from pages that the back lends".into())
+            }
+            PathName::GrefMapping => {
+                let pages = vif.gref_pages(0);
+                (pages > 0).then(|| format!("path gref-mapping, {pages} page(s) a queue"))
+            }
+            PathName::Persistent => vif
+                .persists()
+                .then(|| "path persistent: pages granted once, which the back keeps mapped".into()),
+            PathName::Map | PathName::Copy => None,
+        }
     }
 }
 

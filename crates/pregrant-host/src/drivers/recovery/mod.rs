@@ -46,7 +46,9 @@ pub trait Recovery<P> {
     fn kept(&mut self, p: &P, class: Class, own: DomId) -> Vec<DeviceId>;
 }
 
-/// Returns the name of the directory with everything that is kept of a device, such as `vif5.0`.
+/// Returns the name under which everything of a device is kept, such as `vif5.0`. A page of the
+/// device is `vif5.0/PAGE`: a file in the directory of that name, or a page that the loopback's
+/// broker keeps.
 pub fn device_name(id: &DeviceId) -> String {
     format!("{}{}.{}", id.class.name(), id.front.0, id.handle)
 }

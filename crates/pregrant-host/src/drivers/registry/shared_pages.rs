@@ -61,19 +61,19 @@ impl<P: Platform, T: Transport + 'static> Backend<P, T> {
             self.devices.iter().partition(|s| s.device.id().front == front);
         let of_strangers = strangers.iter().map(|s| s.served.back().pages());
         let mut theirs = of_strangers.map(|pages| pages.allowed + pages.single).sum::<usize>();
-        let (mut least, mut of_connected) = (0, Vec::new());
-        for device in &own {
+        let (mut least, mut waiting, mut before, mut of_connected) = (0, 0, 0, Vec::new());
+        for device in own {
             let pages = device.served.back().pages();
             theirs += pages.single;
             least += pages.least;
+            waiting += usize::from(may_connect(device));
+            before += announced(device).map_or(0, |pages| pages.share.pages);
             of_connected.extend(device.is_connected().then_some(pages));
         }
         let left = limit.saturating_sub(least).min(PERSISTENT_PAGES.saturating_sub(theirs));
         let requests: Vec<_> = of_connected.iter().map(|pages| pages.requested).collect();
-        let waiting = own.iter().filter(|s| may_connect(s)).count();
         let for_long = lasting(limit, least, &requests, waiting);
         let shares = shares(left, &requests);
-        let before = own.iter().filter_map(|s| announced(s)).map(|pages| pages.share.pages).sum::<usize>();
         if for_more && shares.iter().sum::<usize>() <= before {
             return;
         }

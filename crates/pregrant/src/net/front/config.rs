@@ -4,6 +4,7 @@
 use super::regions::Granting;
 use crate::net::path::staging::list::DataLen;
 use crate::net::path::staging::wanted::Buffers;
+use crate::net::path::{PathName, data_ring};
 
 /// A front's settings. Of what they ask for, the front gets what the back offers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +63,21 @@ pub struct FrontConfig {
     pub gref_mapping: bool,
     /// Pages are granted once and used again and again.
     pub persistent: bool,
+}
+
+impl FrontConfig {
+    /// This configuration, which asks for `path` too. Staging is asked for by the lengths of its
+    /// [buffers](Self::staging).
+    pub fn asking_for(self, path: PathName) -> Self {
+        match path {
+            PathName::DataRing => Self { data_ring: Some(data_ring::DEFAULT_ORDER), ..self },
+            PathName::Foreign => Self { foreign: true, ..self },
+            PathName::GuestCopy => Self { guest_copy: true, ..self },
+            PathName::GrefMapping => Self { gref_mapping: true, ..self },
+            PathName::Persistent => Self { persistent: true, ..self },
+            PathName::Staging | PathName::Map | PathName::Copy => self,
+        }
+    }
 }
 
 impl Default for FrontConfig {

@@ -3,7 +3,7 @@
 use super::config::FrontConfig;
 use super::queue_memory::IDS_MAX;
 use super::regions::Granting;
-use crate::net::features::BackFeatures;
+use crate::net::features::{BackFeatures, FrontRequest, QueueKeys};
 use crate::net::path::data_ring::negotiation::smaller as smaller_data_rings;
 use crate::net::path::staging::wanted::Buffers;
 use crate::net::path::{DataRing, Negotiate, Persistent, Staging};
@@ -80,13 +80,24 @@ impl Requested {
         self.smaller(back).into_iter().find(|asked| !asked.is_extra()).unwrap_or(self)
     }
 
+    /// The connection that a front with these queues requests: what the paths ask for all queues
+    /// together. A data ring and `guest-copy` are asked for by keys of each queue, and
+    /// `gref-mapping` over the control ring.
+    pub(super) fn request(&self, queues: Vec<QueueKeys>) -> FrontRequest {
+        let Self { staging, data_ring: _, foreign, guest_copy: _, gref_mapping: _, persistent } = *self;
+        let mut request = FrontRequest { foreign, persistent, ..FrontRequest::new(queues) };
+        request.staging.rx_heads = staging.rx_heads;
+        request
+    }
+
     /// Whether the requested paths need the front's ordinary pages granted once or for each frame;
     /// None: they work with either.
     pub fn granting(&self) -> Option<Granting> {
-        if self.gref_mapping || self.persistent {
+        let Self { staging: _, data_ring: _, foreign, guest_copy: _, gref_mapping, persistent } = *self;
+        if gref_mapping || persistent {
             Some(Granting::Standing)
         } else {
-            self.foreign.then_some(Granting::PerFrame)
+            foreign.then_some(Granting::PerFrame)
         }
     }
 
@@ -94,9 +105,10 @@ impl Requested {
     /// these paths moves frames in ordinary pages without a grant operation; otherwise 0, which
     /// means as many as there are slots.
     pub fn pages(&self, wanted: u32, back: &BackFeatures, queues: u32) -> u32 {
-        let pages = if self.foreign {
+        let Self { staging: _, data_ring: _, foreign, guest_copy: _, gref_mapping, persistent } = *self;
+        let pages = if foreign {
             IDS_MAX // the back has all memory mapped
-        } else if self.gref_mapping || self.persistent {
+        } else if gref_mapping || persistent {
             back.mapped_pages_of(queues)
         } else {
             0

@@ -360,16 +360,13 @@ impl<P: Platform> FrontVif<P> {
         {
             self.agreed.shortage.get_or_insert(e);
         }
-        let mut request = FrontRequest {
+        let request = FrontRequest {
             sg: self.config.sg,
             multicast_control: self.agreed.takes_multicast,
             headroom: if back.xdp_headroom { self.config.headroom } else { 0 },
             ctrl: ctrl_keys,
-            ..FrontRequest::new(keys)
+            ..asked.request(keys)
         };
-        request.staging.rx_heads = asked.staging.rx_heads;
-        request.foreign = asked.foreign;
-        request.persistent = asked.persistent;
         self.regions.mark_exposed();
         bus.publish(&request.pairs_in_memory()?, of_front_connection).map_err(FrontError::Keys)
     }

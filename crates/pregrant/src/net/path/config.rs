@@ -36,6 +36,21 @@ pub struct PathConfig {
 }
 
 impl PathConfig {
+    /// These settings, which allow `path` too, if it is one that is not offered unless the operator
+    /// allows it.
+    pub fn allowing(self, path: PathName) -> Self {
+        match path {
+            PathName::Foreign => Self { foreign: true, ..self },
+            PathName::GuestCopy => Self { guest_copy: true, ..self },
+            PathName::Staging
+            | PathName::DataRing
+            | PathName::GrefMapping
+            | PathName::Persistent
+            | PathName::Map
+            | PathName::Copy => self,
+        }
+    }
+
     /// The value of `mapped-pages-max` that a back with these settings writes for a vif: the pages
     /// that all paths that keep ordinary pages mapped have room for; 0: no path keeps any.
     pub fn mapped_pages(&self) -> u32 {

@@ -34,7 +34,15 @@ impl PathName {
     /// Whether this build has the path. A build has the paths of [`research`](super::research) only
     /// with the feature of that name.
     pub const fn is_built(self) -> bool {
-        cfg!(feature = "research") || !matches!(self, Self::Foreign | Self::GuestCopy)
+        match self {
+            Self::Foreign | Self::GuestCopy => cfg!(feature = "research"),
+            Self::Staging
+            | Self::DataRing
+            | Self::GrefMapping
+            | Self::Persistent
+            | Self::Map
+            | Self::Copy => true,
+        }
     }
 
     /// The displayed name of staging when the head of a frame longer than a buffer comes from its

@@ -135,10 +135,20 @@ impl<P: Platform> BackDevice for Vif<P> {
 
     fn offer<B: DeviceBus>(&mut self, bus: &mut B) -> Result<(), B::Error> {
         let VifConfig { features, paths, .. } = &mut self.config;
-        // These are offered where the operator allows them, and only there.
-        features.staging.rx_heads = paths.staging.heads;
-        features.foreign = paths.foreign;
-        features.guest_copy = paths.guest_copy;
+        // These are offered where the operator allows them, and only there; the others' offers are
+        // the owner's.
+        let PathConfig {
+            fallback: _,
+            thresholds: _,
+            staging,
+            foreign,
+            guest_copy,
+            gref_mapping: _,
+            persistent: _,
+        } = *paths;
+        features.staging.rx_heads = staging.heads;
+        features.foreign = foreign;
+        features.guest_copy = guest_copy;
         bus.publish(&self.config.features.pairs(), of_back_connection)
     }
 
