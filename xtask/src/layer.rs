@@ -86,6 +86,8 @@ fn clippy(w: &Workspace) -> Result<(), String> {
     // Without the feature `research`, as the product and the kernel module have it: no other crate
     // has code that depends on that.
     run(&mut w.cargo(&["clippy", "-p", "pregrant", "--lib", "--", "-D", "warnings"]))?;
+    // With `pregrant-cli` as the laboratory has it, without the feature `program`.
+    run(&mut w.cargo(&["clippy", "-p", "pregrant-lab", "--", "-D", "warnings"]))?;
     run(w
         .cargo(&["clippy", FUZZ, "--all-targets", "--", "-D", "warnings"])
         .env("CARGO_TARGET_DIR", w.target()))
