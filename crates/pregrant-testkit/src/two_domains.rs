@@ -74,9 +74,10 @@ pub const WAYS: [Way; 10] = [
     Way::Staging(65535),
 ];
 
-/// The ways that only our front takes: it puts the heads of longer frames into staging buffers,
-/// puts frames into a data ring (a small one is soon full, a large one is not), or names frames of
-/// its memory that were never granted.
+/// The ways that only our front uses, and no front of Linux: the heads of long frames in staging
+/// buffers ([`Way::Heads`]), or their first slots ([`Way::FirstSlots`]); network frames in a data
+/// ring, one that is soon full and one that is not; or in pages of guest memory without grants,
+/// which the back has mapped as a whole ([`Way::Foreign`]).
 pub const OWN_WAYS: [Way; 6] =
     [Way::Heads(256), Way::Heads(2048), Way::FirstSlots, Way::DataRing(2), Way::DataRing(7), Way::Foreign];
 

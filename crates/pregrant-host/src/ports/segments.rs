@@ -14,14 +14,15 @@ use pregrant::net::gso::Segments;
 use pregrant::net::headers::HeaderFault;
 use pregrant::port::Offload;
 
-/// The frames into which a large segment was cut.
+/// A large segment, cut into the frames that a receiver without segmentation gets. It is reused for
+/// the next segment.
 #[derive(Debug, Default)]
-pub struct CutFrame {
+pub struct CutSegment {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl CutFrame {
+impl CutSegment {
     /// Segments `frame`, and discards the previous one. Error: its headers do not allow it.
     pub fn cut(&mut self, frame: &[u8], offload: Offload) -> Result<(), HeaderFault> {
         self.ends.clear();

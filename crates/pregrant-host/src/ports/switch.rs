@@ -52,7 +52,7 @@ use self::outbox::{Outbox, Sender};
 use self::recent::Recent;
 use self::stats::Counters;
 use self::vif::Vif;
-use super::segments::CutFrame;
+use super::segments::CutSegment;
 use pregrant::port::{
     Arena, Burst, Completions, DropCounts, FramePort, Offloads, Payload, PortDrop, PortOwner, QueueWaker,
     Room, Steering, ZeroCopyBurst,
@@ -156,7 +156,7 @@ pub struct SwitchPort {
     /// The outbox of the worker that has this queue.
     outbox: Arc<Mutex<Outbox>>,
     /// Scratch memory for the segments of the current frame.
-    cut: CutFrame,
+    cut: CutSegment,
     lends: Arc<Lends>,
     /// The completions as the trait object that the queue needs.
     completions: Arc<dyn Completions>,
@@ -188,7 +188,7 @@ impl SwitchPort {
             incoming: Incoming::new(&vif.inboxes[queue]),
             counters: Arc::clone(&vif.counters),
             outbox: shared.outbox(None),
-            cut: CutFrame::default(),
+            cut: CutSegment::default(),
             completions: Arc::clone(&lends) as Arc<dyn Completions>,
             lends,
             not_lent: 0,

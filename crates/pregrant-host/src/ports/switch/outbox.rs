@@ -30,7 +30,7 @@ use super::mailbox::{Reader, Writer};
 use super::recent::Recent;
 use super::stats::SwitchStats;
 use super::vif::{View, Vif};
-use crate::ports::segments::CutFrame;
+use crate::ports::segments::CutSegment;
 use pregrant::net::headers::{HeaderFault, IpHeaders, MacAddr, addresses};
 use pregrant::port::{BURST_FRAMES, Burst, Completions, FrameDesc, Loan, Offload, Offloads, ZeroCopyBurst};
 use std::sync::Arc;
@@ -441,7 +441,7 @@ impl Outbox {
 
     /// Copies the frames that are not for the winner alone.
     #[inline(always)]
-    fn pass(&mut self, of: &Copied<'_>, descs: &[FrameDesc], ways: &[Destination], cut: &mut CutFrame) {
+    fn pass(&mut self, of: &Copied<'_>, descs: &[FrameDesc], ways: &[Destination], cut: &mut CutSegment) {
         for (desc, way) in descs.iter().zip(ways) {
             match *way {
                 Destination::Nowhere | Destination::NoPort => {}
@@ -572,7 +572,7 @@ impl Outbox {
         of: &Copied<'_>,
         desc: FrameDesc,
         dests: impl IntoIterator<Item = Dest>,
-        cut: &mut CutFrame,
+        cut: &mut CutSegment,
     ) {
         let frame = &of.bytes[desc.at as usize..][..desc.len as usize];
         let mut is_cut = None;
@@ -608,7 +608,7 @@ impl Outbox {
 
     /// Copies a frame to all queues but its sender's and those that already have it.
     #[cold]
-    fn flood(&mut self, of: &Copied<'_>, desc: FrameDesc, cut: &mut CutFrame) {
+    fn flood(&mut self, of: &Copied<'_>, desc: FrameDesc, cut: &mut CutSegment) {
         let frame = &of.bytes[desc.at as usize..][..desc.len as usize];
         let view = Arc::clone(&self.view);
         let dests = (0..).zip(&*view).filter_map(|(port, vif)| {
@@ -691,7 +691,7 @@ pub struct Sender<'a> {
     /// The queues that received the port's last burst.
     pub recent: &'a mut Recent,
     /// Scratch memory for segmentation.
-    pub cut: &'a mut CutFrame,
+    pub cut: &'a mut CutSegment,
 }
 
 /// The parameters that all copies of a burst share.

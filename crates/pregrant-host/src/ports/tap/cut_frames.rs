@@ -5,7 +5,7 @@
 //! (docs/protocol 2.7). The frames of one segment wait here at a time, and nothing is read from the
 //! tap before they are gone, which keeps the order.
 
-use crate::ports::segments::CutFrame;
+use crate::ports::segments::CutSegment;
 use pregrant::net::headers::HeaderFault;
 use pregrant::port::{Arena, Offload};
 
@@ -15,7 +15,7 @@ pub const FINISHED: Offload = Offload { csum_blank: false, csum_ok: true, gso_ty
 /// The frames into which one large segment was cut.
 #[derive(Debug, Default)]
 pub struct CutFrames {
-    frames: CutFrame,
+    frames: CutSegment,
     /// The index of the oldest frame that waits.
     next: usize,
 }

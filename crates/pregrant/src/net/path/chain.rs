@@ -136,8 +136,9 @@ impl<P: Platform> Chain<P> {
         }
     }
 
-    /// Executes what the vif's owner ordered for the pages that the guest asked to map. Returns
-    /// true if some pages were given back that the owner does not know of.
+    /// Applies changes to the table of gref mappings: pages that the control thread, which owns the
+    /// vif, mapped for the guest, and pages that it must unmap. Returns true if the table released
+    /// pages that the control thread has still to unmap.
     pub fn apply_config(&mut self) -> bool {
         self.given_pages_mut().is_some_and(GrefMappingPath::apply_config)
     }

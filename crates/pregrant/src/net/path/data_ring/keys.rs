@@ -22,7 +22,8 @@ use core::fmt;
 
 /// The front's key, where its `tx-ring-ref` is: the grant of the index page.
 pub const INDEX_REF: &str = "data-ring-ref";
-/// Key of the back, below its queue's directory: the halves that it accepted.
+/// Key of the back, below its queue's directory: the directions in which frames use the data ring,
+/// "tx", "rx", "1" for both or "0" for none.
 pub const ACTIVE: &str = "data-ring-active";
 /// Key of the back, which says that it offers data rings.
 pub const FEATURE: &str = "feature-data-ring";

@@ -42,7 +42,7 @@ impl LendRefusal {
     /// The line for the log.
     pub fn line(&self, at: KeyPlace<'_>) -> String {
         let (key, queue) = (at.key(LIST_REF), at.queue);
-        format!("queue {queue} goes on without guest copy, because of the list {key}: {self}")
+        format!("queue {queue} goes on without guest copy (list {key}): {self}")
     }
 
     /// The reason, as a table of vifs shows it.
@@ -58,10 +58,7 @@ impl fmt::Display for LendRefusal {
             Self::List(e) => write!(f, "the list page cannot be mapped: {}", e.status),
             Self::TooManyPages(e) => e.fmt(f),
             Self::Held(pages) => {
-                write!(
-                    f,
-                    "the guest still has some of {pages} pages mapped that an earlier connection lent it"
-                )
+                write!(f, "the guest has not yet unmapped all of the {pages} pages of an earlier connection")
             }
             Self::Grant(e) => e.fmt(f),
         }
