@@ -80,6 +80,7 @@ mod record_checksum;
 pub mod record_version;
 pub mod ring;
 pub mod shm;
+mod sort;
 pub mod sync;
 pub mod units;
 pub mod wire;

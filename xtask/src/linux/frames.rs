@@ -2,18 +2,21 @@
 //!
 //! ```text
 //!   objdump -d --> function --sub N,%rsp--> bytes, without saved registers      above its limit? it is named
-//!              '-> calls and jumps to functions that panic        more than before? the object is refused
-//!                         '-> in those alone that C's calls for a frame lead to: a bound of their own
+//!              |-> calls and jumps to functions that panic        more than before? the object is refused
+//!              |          '-> in those alone that C's calls for a frame lead to: a bound of their own
+//!              '-> calls that lead back to their function         the object is refused
 //! ```
 //! Calls through a table (a `dyn` type's functions) are not followed.
 //!
 //! rustc has no `-Wframe-larger-than`, which the kernel's build gives to our C (decision 0050).
 //!
 //! A kernel's stack has 16 KiB for all that is called, interrupts included. The frames of a chain
-//! of calls add up, so each is bounded: those that a frame's way goes through more tightly.
+//! of calls add up, so each is bounded: those that a frame's way goes through more tightly. A
+//! function that calls itself, or that its callees call, has as many frames as it likes: a sort of a
+//! list of which a guest chose the order had 28, and ended the kernel.
 
 use crate::workspace::{Workspace, output};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Stack limit of a function that runs per frame.
@@ -80,13 +83,25 @@ const PANIC: &[&str] = &[
     "assert_failed",
 ];
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Function {
     name: String,
     bytes: u64,
     panics: usize,
-    /// Indices of functions that this one calls, jumps to, or takes the address of.
-    leads_to: Vec<usize>,
+    /// Indices of functions that this one calls, jumps to, and takes the address of.
+    calls: Vec<usize>,
+    jumps: Vec<usize>,
+    addresses: Vec<usize>,
+}
+
+impl Function {
+    fn leads_to(&self) -> impl Iterator<Item = usize> {
+        self.goes_to().chain(self.addresses.iter().copied())
+    }
+
+    fn goes_to(&self) -> impl Iterator<Item = usize> {
+        self.calls.iter().chain(&self.jumps).copied()
+    }
 }
 
 /// Refuses an object with a function whose stack frame is too large, or that panics from more
@@ -127,6 +142,10 @@ pub(super) fn check(w: &Workspace, object: &Path) -> Result<(), String> {
             wrong.extend(first.map(|f| format!("  {} in {}", f.panics, f.name)));
         }
     }
+    wrong.extend(recursive(&functions).into_iter().map(|(caller, callee)| match caller == callee {
+        true => format!("it calls itself, so its stack has no bound: {}", caller.name),
+        false => format!("it calls what leads back to it: {}, by {}", caller.name, callee.name),
+    }));
     if wrong.is_empty() { Ok(()) } else { Err(format!("{}:\n{}", object.display(), wrong.join("\n"))) }
 }
 
@@ -149,10 +168,28 @@ fn reached(functions: &[Function], is_root: impl Fn(&str) -> bool) -> Vec<&Funct
     while let Some(k) = next.pop() {
         // Code for a frame ends at a panic.
         if !std::mem::replace(&mut seen[k], true) && !is_panic(&functions[k].name) {
-            next.extend(&functions[k].leads_to);
+            next.extend(functions[k].leads_to());
         }
     }
     functions.iter().zip(seen).filter(|(f, seen)| *seen && !is_panic(&f.name)).map(|(f, _)| f).collect()
+}
+
+/// Calls that lead back to their own function: the caller, and the function that it calls.
+fn recursive(functions: &[Function]) -> Vec<(&Function, &Function)> {
+    let called: BTreeSet<usize> = functions.iter().flat_map(|f| &f.calls).copied().collect();
+    let mut found = Vec::new();
+    for callee in called {
+        // A jump needs no stack, but what is jumped to may call.
+        let (mut seen, mut next) = (vec![false; functions.len()], vec![callee]);
+        while let Some(k) = next.pop() {
+            if !std::mem::replace(&mut seen[k], true) {
+                next.extend(functions[k].goes_to());
+            }
+        }
+        let callers = functions.iter().zip(seen).filter(|(f, seen)| *seen && f.calls.contains(&callee));
+        found.extend(callers.map(|(caller, _)| (caller, &functions[callee])));
+    }
+    found
 }
 
 fn is_panic(name: &str) -> bool {
@@ -163,33 +200,39 @@ fn is_panic(name: &str) -> bool {
 fn read(code: &str) -> Vec<Function> {
     let mut functions: Vec<Function> = Vec::new();
     let mut places: BTreeMap<u64, usize> = BTreeMap::new();
-    // For each function: targets of its calls and jumps, and functions whose address it takes.
-    let mut targets: Vec<(usize, u64)> = Vec::new();
-    let mut addresses: Vec<(usize, u64)> = Vec::new();
+    // Targets of each function's calls and jumps, and functions whose address it takes.
+    let mut targets: Vec<(usize, Leads, u64)> = Vec::new();
     // The stack frame is set up at the beginning, so only that part is read for it.
-    let (mut left, mut calls) = (0, false);
+    let (mut left, mut last) = (0, None);
+    // A call whose target is in the instruction, unless a relocation follows: by that a function
+    // calls itself.
+    let mut plain = None;
     for line in code.lines() {
+        targets.extend(plain.take().filter(|_| !line.contains("R_X86_64_")));
         let head = line.strip_suffix(">:").and_then(|line| line.split_once(" <"));
         if let Some((at, name)) = head {
             places.extend(hex(at).map(|at| (at, functions.len())));
-            functions.push(Function { name: name.into(), bytes: 0, panics: 0, leads_to: Vec::new() });
+            functions.push(Function { name: name.into(), ..Function::default() });
             left = 60;
             continue;
         }
         let Some(of) = functions.len().checked_sub(1) else { continue };
         if let Some(to) = in_code(line, "R_X86_64_PLT32") {
             // Relative to the end of the instruction, whose last four bytes it is.
-            targets.extend(u64::try_from(to + 4).ok().filter(|_| calls).map(|to| (of, to)));
+            targets.extend(last.zip(u64::try_from(to + 4).ok()).map(|(by, to)| (of, by, to)));
             continue;
         }
         if let Some(to) = in_code(line, "R_X86_64_32S") {
-            addresses.extend(u64::try_from(to).map(|to| (of, to)));
+            targets.extend(u64::try_from(to).map(|to| (of, Leads::Address, to)));
             continue;
         }
         let Some((_, code)) = line.split_once(":\t") else { continue };
         let (what, with) = code.split_once(' ').unwrap_or((code, ""));
         let with = with.trim();
-        calls = what.starts_with("call") || what.starts_with('j');
+        last = Leads::by(what);
+        if last == Some(Leads::Call) {
+            plain = with.split(' ').next().and_then(hex).map(|to| (of, Leads::Call, to));
+        }
         if left > 0 {
             left -= 1;
             functions[of].bytes += match what {
@@ -205,14 +248,37 @@ fn read(code: &str) -> Vec<Function> {
             };
         }
     }
-    for (of, to) in &targets {
-        let panics = places.get(to).is_some_and(|place| is_panic(&functions[*place].name));
-        functions[*of].panics += usize::from(panics);
-    }
-    for (of, to) in targets.iter().chain(&addresses) {
-        functions[*of].leads_to.extend(places.get(to));
+    for (of, by, to) in targets {
+        let Some(&place) = places.get(&to) else { continue };
+        let panics = by != Leads::Address && is_panic(&functions[place].name);
+        let from = &mut functions[of];
+        from.panics += usize::from(panics);
+        match by {
+            Leads::Call => from.calls.push(place),
+            Leads::Jump => from.jumps.push(place),
+            Leads::Address => from.addresses.push(place),
+        }
     }
     functions
+}
+
+/// How code leads to a function.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leads {
+    Call,
+    Jump,
+    Address,
+}
+
+impl Leads {
+    /// What an instruction does.
+    fn by(what: &str) -> Option<Self> {
+        match what {
+            _ if what.starts_with("call") => Some(Self::Call),
+            _ if what.starts_with('j') => Some(Self::Jump),
+            _ => None,
+        }
+    }
 }
 
 /// The place in the code that a relocation of this kind names.
@@ -262,19 +328,21 @@ mod tests {
 
     #[test]
     fn frames_and_panics_are_read_from_a_listing() {
-        let of = |name: &str, bytes, panics, leads_to: &[usize]| Function {
+        let of = |name: &str, bytes, panics, leads_to: [&[usize]; 3]| Function {
             name: name.into(),
             bytes,
             panics,
-            leads_to: leads_to.into(),
+            calls: leads_to[0].into(),
+            jumps: leads_to[1].into(),
+            addresses: leads_to[2].into(),
         };
         assert_eq!(
             read(LISTING),
             [
-                of("<pregrant::net::front::rx::RxFront<K>>::recv", 0x418, 1, &[2, 3]),
-                of("pregrant_rx_receive", 0, 0, &[0, 3]),
-                of("core::slice::index::slice_index_fail", 0x18, 0, &[]),
-                of("pregrant::net::back::control_state::Control::resume", 0x3000 + 0x100, 0, &[]),
+                of("<pregrant::net::front::rx::RxFront<K>>::recv", 0x418, 1, [&[2, 3], &[], &[]]),
+                of("pregrant_rx_receive", 0, 0, [&[], &[0], &[3]]),
+                of("core::slice::index::slice_index_fail", 0x18, 0, [&[], &[], &[]]),
+                of("pregrant::net::back::control_state::Control::resume", 0x3000 + 0x100, 0, [&[], &[], &[]]),
             ]
         );
     }
@@ -288,6 +356,39 @@ mod tests {
         };
         assert_eq!(names("pregrant_rx_"), ["recv", "pregrant_rx_receive", "resume"]);
         assert_eq!(names("pregrant::net::back"), ["resume"]);
+    }
+
+    /// A call by itself has no relocation; of those in a circle one may be a jump.
+    #[test]
+    fn functions_that_call_themselves_are_found() {
+        let listing = "
+0000000000000000 <quicksort>:
+   0:\tsub    $0x18,%rsp
+   4:\tjmp    0 <quicksort>
+   6:\tcall   0 <quicksort>
+   b:\tcall   10 <there>
+\t\t\tc: R_X86_64_PLT32\t.text+0xc
+
+0000000000000010 <there>:
+  10:\tcall   15 <there+0x5>
+\t\t\t11: R_X86_64_PLT32\t.text+0x1c
+  15:\tjmp    10 <there>
+
+0000000000000020 <back>:
+  20:\tjmp    25 <back+0x5>
+\t\t\t21: R_X86_64_PLT32\t.text+0xc
+  25:\tmov    $0x0,%rdi
+\t\t\t28: R_X86_64_32S\t.text
+
+0000000000000030 <loop>:
+  30:\tjmp    30 <loop>
+  32:\tcall   37 <loop+0x7>
+\t\t\t33: R_X86_64_PLT32\t.text+0x1c
+";
+        let functions = read(listing);
+        let found = recursive(&functions);
+        let names: Vec<_> = found.iter().map(|(by, to)| (by.name.as_str(), to.name.as_str())).collect();
+        assert_eq!(names, [("quicksort", "quicksort"), ("there", "back")]);
     }
 
     #[test]

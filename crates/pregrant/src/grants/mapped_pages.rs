@@ -278,7 +278,7 @@ impl<M> MappedPages<M> {
         if n == 0 {
             return;
         }
-        // Heaps and not sorts: the peer chose the order, in which a sort may recurse.
+        // The peer chose the order of both, in which a sort may recurse (`crate::sort`).
         let mut oldest: BinaryHeap<(u32, u32)> = (0..)
             .zip(&self.pages)
             .filter(|(_, page)| page.held == 0)
@@ -447,7 +447,40 @@ mod tests {
         assert!(store.is_empty() && !store.has(GrantRef(8)));
     }
 
+    /// The pages that `purge` moves, in its order, by two sorts.
+    fn purged(store: &MappedPages<u32>, n: usize) -> Vec<u32> {
+        let pages = (0usize..).zip(&store.pages).filter(|(_, page)| page.held == 0);
+        let mut idle: Vec<_> = pages.map(|(at, page)| (store.batch.wrapping_sub(page.used), at)).collect();
+        idle.sort_by(|a, b| b.cmp(a));
+        idle.truncate(n);
+        idle.sort_by_key(|&(_, at)| core::cmp::Reverse(at));
+        idle.into_iter().map(|(_, at)| store.pages[at].map).collect()
+    }
+
     proptest! {
+        #[test]
+        fn as_two_sorts_do(
+            batch in any::<u32>(),
+            ages in prop::collection::vec((0u32..9, prop::bool::weighted(0.2)), 0..300),
+            n in 0usize..320,
+        ) {
+            let mut store = MappedPages::new(300);
+            for (r, &(age, is_held)) in (8..).zip(&ages) {
+                store.batch = batch.wrapping_sub(age);
+                // Those whose hashes collide have no place.
+                if store.insert(GrantRef(r), r).is_ok() && is_held {
+                    prop_assert!(store.hold(GrantRef(r)));
+                }
+            }
+            store.batch = batch;
+            let (expected, before) = (purged(&store, n), store.len());
+            let mut out = Vec::new();
+            store.purge(n, &mut out);
+            prop_assert_eq!(store.len() + out.len(), before);
+            prop_assert!(out.iter().all(|r| !store.has(GrantRef(*r))));
+            prop_assert_eq!(out, expected);
+        }
+
         /// Compares with an unbounded map: what is found was mapped, and there are never too many
         /// pages.
         #[test]

@@ -199,6 +199,56 @@ fn buffers_that_overlap_are_refused() {
     assert!(staging_list::validate(&apart, 0, len(128)).is_ok());
 }
 
+/// The fault of a list whose ids are right, by a stable sort.
+fn fault_by_sort(list: &[StagingEntry], bytes: usize) -> Option<ListFault> {
+    let past = list.iter().position(|e| usize::from(e.offset) + bytes > PAGE_SIZE);
+    if let Some(entry) = past {
+        return Some(ListFault::PastPage { entry, offset: list[entry].offset });
+    }
+    let mut order: Vec<usize> = (0..list.len()).collect();
+    order.sort_by_key(|&i| (list[i].gref, list[i].offset));
+    let of_one_page = |w: &&[usize]| list[w[0]].gref == list[w[1]].gref;
+    let overlaps = |w: &&[usize]| usize::from(list[w[0]].offset) + bytes > usize::from(list[w[1]].offset);
+    let first = order.windows(2).filter(of_one_page).find(overlaps)?;
+    Some(ListFault::Overlap { entry: first[0].max(first[1]), other: first[0].min(first[1]) })
+}
+
+proptest! {
+    /// Several faults in one list: the one that a sort finds first is reported, and equal entries in
+    /// the order of the list.
+    #[test]
+    fn the_first_fault_is_the_one_that_a_sort_finds(
+        content in prop_oneof![Just(16u32), Just(100), Just(2048)],
+        grefs in prop_oneof![Just(3u32), Just(40), Just(1_000_000)],
+        steps in prop_oneof![Just(1u32), Just(16), Just(128)],
+        past in prop::bool::weighted(0.2),
+        list in prop::collection::vec((any::<u32>(), any::<u16>()), 1..400),
+    ) {
+        let most = PAGE_SIZE as u32 - content + if past { 20 } else { 0 };
+        let list: Vec<StagingEntry> = (0..)
+            .zip(list)
+            .map(|(id, (gref, at))| {
+                let offset = u32::from(at) % (most / steps + 1) * steps;
+                StagingEntry { id, gref: 8 + gref % grefs, offset: offset as u16 }
+            })
+            .collect();
+        let fault = staging_list::validate(&list, 0, len(content)).err();
+        prop_assert_eq!(fault, fault_by_sort(&list, content as usize));
+        // Of two kinds, ids and ends of pages are checked first.
+        let mut wrong = list;
+        let entry = wrong.len() - 1;
+        wrong[entry].id += 1;
+        let id = ListFault::WrongId { entry, id: wrong[entry].id, expected: entry as u16 };
+        let fault = staging_list::validate(&wrong, 0, len(content)).err();
+        match fault_by_sort(&wrong, content as usize) {
+            Some(past @ ListFault::PastPage { entry: at, .. }) if at < entry => {
+                prop_assert_eq!(fault, Some(past))
+            }
+            _ => prop_assert_eq!(fault, Some(id)),
+        }
+    }
+}
+
 #[test]
 fn faults_say_which_entry() {
     let text = |list: &[StagingEntry]| {

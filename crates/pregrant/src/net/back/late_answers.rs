@@ -27,8 +27,10 @@ struct Waiting {
 #[derive(Debug)]
 pub struct LateAnswers {
     rsps: VecDeque<TxResponse>,
-    /// By increasing tokens: batches have increasing serial numbers, and frames of a batch
-    /// increasing indices.
+    /// In the order of their tokens, counted from the first one's: the batches of a queue have
+    /// increasing serial numbers, which wrap as tokens do, and frames of a batch have increasing
+    /// indices. All tokens are this queue's: a successor's queue has new batches and starts without
+    /// frames.
     frames: VecDeque<Waiting>,
     given: u32,
 }
@@ -67,9 +69,13 @@ impl LateAnswers {
 
     /// Marks frames that their paths have released.
     pub fn release(&mut self, done: &mut Vec<Token>) {
+        let first = self.frames.front().map_or(0, |frame| frame.token.0);
+        let place = |token: Token| token.0.wrapping_sub(first);
         for token in done.drain(..) {
-            if let Ok(at) = self.frames.binary_search_by_key(&token, |frame| frame.token) {
-                self.frames[at].is_held = false;
+            if let Ok(at) = self.frames.binary_search_by_key(&place(token), |frame| place(frame.token))
+                && let Some(frame) = self.frames.get_mut(at)
+            {
+                frame.is_held = false;
             }
         }
     }
@@ -95,6 +101,8 @@ impl LateAnswers {
 mod tests {
     use super::*;
     use crate::net::batch::{Todo, TxFrame};
+    use alloc::vec;
+    use proptest::prelude::*;
 
     /// Creates a batch of frames with these numbers of answers. The ids of its requests count from
     /// `first_id`, which is also the serial number of the batch.
@@ -170,5 +178,48 @@ mod tests {
         assert_eq!(ids(&mut late, 3), [0, 1]);
         assert_eq!(ids(&mut late, 1), [0u16; 0]);
         assert_eq!(ids(&mut late, 5), [2, 3, 4, 5, 6]);
+    }
+
+    proptest! {
+        /// Compares with a list of frames that is searched from its beginning. Tokens of other
+        /// frames change nothing, and serial numbers may wrap.
+        #[test]
+        fn what_is_released_is_found_by_its_token(
+            before_wrap in 0u64..6,
+            acts in prop::collection::vec((any::<bool>(), any::<u64>(), any::<u64>()), 1..20),
+        ) {
+            let mut late = LateAnswers::new(4096);
+            let mut model: Vec<(Token, bool, u16)> = vec![];
+            let mut serial = (u64::MAX >> 6) - before_wrap;
+            let (mut first_id, mut done) = (0, vec![]);
+            for (pushes, x, y) in acts {
+                if pushes {
+                    // Some batches have no frame, and some numbers no batch.
+                    serial = (serial + 1 + x % 2) & (u64::MAX >> 6);
+                    let n = (x >> 8) as usize % 65;
+                    let mut next = batch(first_id, &vec![1; n], y);
+                    next.serial = serial;
+                    late.push(&next);
+                    let frame = |i| (next.token(i), y >> i & 1 != 0, first_id + i as u16);
+                    model.extend((0..n).map(frame));
+                    first_id += n as u16;
+                } else {
+                    done.extend(model.iter().filter(|(token, ..)| (token.0 ^ x) % 3 == 0).map(|f| f.0));
+                    done.extend([Token(x), Token(y)]);
+                    if y % 2 == 0 {
+                        done.reverse();
+                    }
+                    for (token, is_held, _) in &mut model {
+                        *is_held &= !done.contains(token);
+                    }
+                    late.release(&mut done);
+                    prop_assert!(done.is_empty());
+                }
+                let ready = model.iter().position(|(_, is_held, _)| *is_held).unwrap_or(model.len());
+                let ready: Vec<u16> = model.drain(..ready).map(|(.., id)| id).collect();
+                prop_assert_eq!(ids(&mut late, 4096), ready);
+                prop_assert_eq!(late.is_empty(), model.is_empty());
+            }
+        }
     }
 }

@@ -8,9 +8,9 @@
 //! copy is validated.
 
 use crate::shm::SharedBytes;
+use crate::sort::sorted;
 use crate::units::GrantRef;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN, REFS, RING_ORDER, half_bytes};
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -91,10 +91,8 @@ impl IndexPage {
 
     /// The references of `in` and of `out`; None for a half that is not wanted.
     pub fn validate(&self) -> [Result<Option<Vec<GrantRef>>, IndexFault>; 2] {
-        // Sets and not a sort: the front chose the order, in which a sort may recurse.
-        let mut once = BTreeSet::new();
-        let twice: BTreeSet<u32> =
-            self.refs.iter().copied().filter(|gref| *gref != 0 && !once.insert(*gref)).collect();
+        let order = sorted(self.refs.iter().copied().filter(|gref| *gref != 0));
+        let twice: Vec<u32> = order.array_windows().filter(|[a, b]| a == b).map(|[a, _]| *a).collect();
         let (within, out) = self.refs.split_at(self.refs.len() / 2);
         [within, out].map(|half| {
             if half.iter().all(|gref| *gref == 0) {
@@ -103,7 +101,7 @@ impl IndexPage {
             if let Some(page) = half.iter().position(|gref| *gref == 0) {
                 return Err(IndexFault::NoReference { page });
             }
-            match half.iter().find(|gref| twice.contains(gref)) {
+            match half.iter().find(|gref| twice.binary_search(gref).is_ok()) {
                 Some(gref) => Err(IndexFault::Twice(GrantRef(*gref))),
                 None => Ok(Some(half.iter().copied().map(GrantRef).collect())),
             }
@@ -117,6 +115,7 @@ mod tests {
     use crate::platform::local::LocalXen;
     use crate::platform::{Access, GrantPool};
     use crate::units::DomId;
+    use proptest::prelude::*;
 
     fn validated(
         order: u32,
@@ -169,5 +168,36 @@ mod tests {
         assert_eq!(validated(2, &[8, 9, 9, 11], 9), Ok([Err(Twice(GrantRef(9))); 2]));
         assert_eq!(validated(2, &[0, 0, 10, 11], 9), Ok([Ok(None), Ok(Some(2))]));
         assert_eq!(validated(1, &[0, 0, 10, 11], 9), Ok([Ok(None); 2]), "what is behind is not read");
+    }
+
+    /// The references that are named twice, by a sort.
+    fn twice(refs: &[u32]) -> Vec<u32> {
+        let mut order: Vec<u32> = refs.iter().copied().filter(|gref| *gref != 0).collect();
+        order.sort_unstable();
+        order.windows(2).filter(|w| w[0] == w[1]).map(|w| w[0]).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_named_twice_is_found_in_any_order(
+            order in ORDER_MIN..=ORDER_MAX,
+            of in prop_oneof![Just(4u32), Just(300), Just(100_000)],
+            refs in prop::collection::vec(any::<u32>(), 512),
+        ) {
+            let refs: Vec<u32> = refs.iter().take(1 << order).map(|gref| gref % of).collect();
+            let twice = twice(&refs);
+            let expected = [0, 1].map(|half| {
+                let half = &refs[half * refs.len() / 2..][..refs.len() / 2];
+                if half.iter().all(|gref| *gref == 0) {
+                    return Ok(None);
+                }
+                if let Some(page) = half.iter().position(|gref| *gref == 0) {
+                    return Err(IndexFault::NoReference { page });
+                }
+                let first = half.iter().find(|gref| twice.contains(gref));
+                first.map_or(Ok(Some(half.len())), |gref| Err(IndexFault::Twice(GrantRef(*gref))))
+            });
+            prop_assert_eq!(validated(order, &refs, ORDER_MAX), Ok(expected));
+        }
     }
 }

@@ -395,59 +395,60 @@ impl<P: Platform> GrefRequests<P> {
             return due(*status, *data, None);
         }
         let q = queues.get_mut(*queue)?;
-        match step {
-            Step::Adding(maps) => {
-                while maps.len() < entries.len() {
-                    *budget = budget.checked_sub(1)?;
-                    work.all += 1;
-                    if let Some(left) = q.unfilled.checked_sub(1) {
-                        q.unfilled = left;
-                        work.filling += 1;
+        'steps: loop {
+            match &mut *step {
+                Step::Adding(maps) => {
+                    while maps.len() < entries.len() {
+                        *budget = budget.checked_sub(1)?;
+                        work.all += 1;
+                        if let Some(left) = q.unfilled.checked_sub(1) {
+                            q.unfilled = left;
+                            work.filling += 1;
+                        }
+                        let Some(page) = map(p, of, &entries[maps.len()]) else {
+                            *step = Step::Failing(mem::take(maps));
+                            continue 'steps;
+                        };
+                        maps.push(page.map);
                     }
-                    let Some(page) = map(p, of, &entries[maps.len()]) else {
-                        *step = Step::Failing(mem::take(maps));
-                        return self.go_on(p, of, at);
+                    let page = |(entry, map): (&GrefEntry, _)| {
+                        (GrantRef(entry.gref), Mapped::new(map, is_writable(entry.flags)))
                     };
-                    maps.push(page.map);
+                    q.exchange.keep(entries.iter().zip(maps.drain(..)).map(page).collect());
+                    q.order();
+                    q.most = q.most.max(q.added.len());
+                    // Unused by the specification; a front of the draft reads how many were checked.
+                    break due(CtrlStatus::Success, entries.len() as u32, Some((*queue, q.store())));
                 }
-                let page = |(entry, map): (&GrefEntry, _)| {
-                    (GrantRef(entry.gref), Mapped::new(map, is_writable(entry.flags)))
-                };
-                q.exchange.keep(entries.iter().zip(maps.drain(..)).map(page).collect());
-                q.order();
-                q.most = q.most.max(q.added.len());
-                // Unused by the specification; a front of the draft reads how many were checked.
-                due(CtrlStatus::Success, entries.len() as u32, Some((*queue, q.store())))
-            }
-            Step::Failing(maps) => {
-                unmap_within(p, maps, budget, work)?;
-                for entry in &*entries {
-                    q.added.remove(&entry.gref);
+                Step::Failing(maps) => {
+                    unmap_within(p, maps, budget, work)?;
+                    for entry in &*entries {
+                        q.added.remove(&entry.gref);
+                    }
+                    *room += entries.len();
+                    break due(CtrlStatus::InvalidParameter, 0, None);
                 }
-                *room += entries.len();
-                due(CtrlStatus::InvalidParameter, 0, None)
-            }
-            Step::Wanted(going) => {
-                let maps = q.exchange.given()?;
-                *step = Step::Unmapping(mem::take(going), maps);
-                self.go_on(p, of, at)
-            }
-            Step::Unmapping(going, maps) => {
-                unmap_within(p, maps, budget, work)?;
-                let mut statuses = alloc::vec![CtrlStatus::InvalidParameter; entries.len()];
-                for &k in &*going {
-                    statuses[k] = CtrlStatus::Success;
-                    q.added.remove(&entries[k].gref);
+                Step::Wanted(going) => {
+                    let maps = q.exchange.given()?;
+                    *step = Step::Unmapping(mem::take(going), maps);
                 }
-                *room += going.len();
-                let changed = (!going.is_empty()).then(|| (*queue, q.store()));
-                if list::write_statuses(p, of, request.data[1], &statuses) {
-                    due(CtrlStatus::Success, going.len() as u32, changed)
-                } else {
-                    due(CtrlStatus::InvalidParameter, 0, changed)
+                Step::Unmapping(going, maps) => {
+                    unmap_within(p, maps, budget, work)?;
+                    let mut statuses = alloc::vec![CtrlStatus::InvalidParameter; entries.len()];
+                    for &k in &*going {
+                        statuses[k] = CtrlStatus::Success;
+                        q.added.remove(&entries[k].gref);
+                    }
+                    *room += going.len();
+                    let changed = (!going.is_empty()).then(|| (*queue, q.store()));
+                    break if list::write_statuses(p, of, request.data[1], &statuses) {
+                        due(CtrlStatus::Success, going.len() as u32, changed)
+                    } else {
+                        due(CtrlStatus::InvalidParameter, 0, changed)
+                    };
                 }
+                Step::Waiting | Step::Done(..) => break None,
             }
-            Step::Waiting | Step::Done(..) => None,
         }
     }
 }

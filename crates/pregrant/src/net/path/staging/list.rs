@@ -10,10 +10,11 @@
 //! validated.
 
 use crate::shm::SharedBytes;
+use crate::sort::sorted;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -187,10 +188,8 @@ pub fn validate(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result
             return Err(ListFault::PastPage { entry, offset: e.offset });
         }
     }
-    // A set and not a sort: the front chose the order, in which a sort may recurse so deep that it
-    // ends a kernel's stack.
-    let order: BTreeSet<_> = entries.iter().zip(0usize..).map(|(e, at)| (e.gref, e.offset, at)).collect();
-    for (&(gref, offset, at), &(next_gref, next_offset, next)) in order.iter().zip(order.iter().skip(1)) {
+    let order = sorted(entries.iter().zip(0usize..).map(|(e, at)| (e.gref, e.offset, at)));
+    for &[(gref, offset, at), (next_gref, next_offset, next)] in order.array_windows() {
         if gref == next_gref && offset as usize + bytes > next_offset as usize {
             return Err(ListFault::Overlap { entry: at.max(next), other: at.min(next) });
         }

@@ -5,7 +5,7 @@
 
 use super::keys::{Offer, SENT_ON_SINCE};
 use super::list::DataLen;
-use alloc::collections::BTreeSet;
+use crate::sort::sorted;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -72,11 +72,9 @@ impl Buffers {
             return vec![self];
         }
         let few = Self { buffers: 0, max_pages: 0, ..self };
-        let shorter: BTreeSet<Option<DataLen>> = offered
-            .iter()
-            .filter(|len| Some(**len) < longest && !len.copy_only())
-            .map(|len| Some(*len))
-            .collect();
+        let is_shorter = |len: &&DataLen| Some(**len) < longest && !len.copy_only();
+        let mut shorter = sorted(offered.iter().filter(is_shorter).map(|len| Some(*len)));
+        shorter.dedup();
         let first = [longest, longest].into_iter().skip(usize::from(few == self));
         let lens = first.chain(shorter.into_iter().rev().take(SHORTER_MAX)).chain([None]);
         let few_of = |len| Self { tx: self.tx.min(len), rx: self.rx.min(len), ..few };
