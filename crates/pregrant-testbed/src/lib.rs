@@ -8,6 +8,7 @@
 //!   machine, toolstack   station      broker and xenstored in a directory; a guest's vif with a TCP/IP stack
 //!
 //!   limit                  what the bare machine can do, with no driver in the way
+//!   grant_cost, store_load grants alone; requests to a store
 //! ```
 //! All loops of which something is measured are here, and none of the options, tables and pages of
 //! `pregrant-lab`: so `Cargo.toml` can have this crate optimized, and that one built quickly.
@@ -38,10 +39,12 @@
 #![deny(unsafe_code)]
 
 pub mod cpu_time;
+pub mod grant_cost;
 pub mod limit;
 pub mod machine;
 mod named;
 pub mod process;
 pub mod station;
+pub mod store_load;
 pub mod testbed;
 pub mod toolstack;

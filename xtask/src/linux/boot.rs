@@ -84,18 +84,24 @@ pub(super) fn play(w: &Workspace, plain: &Plain, frames: u64) -> Result<(), Stri
         log.push(line);
     }
     drop(console);
-    let verdict = verdict(&log);
-    if verdict.is_err() {
-        // A trace begins a line or two above the word, and the end may be far below.
-        if let Some(k) = log.iter().position(|line| is_bad(line)) {
-            log.iter().skip(k.saturating_sub(3)).take(30).for_each(|line| println!("       | {line}"));
-            println!("       | ...");
-        }
-        log.iter().rev().take(60).rev().for_each(|line| println!("       | {line}"));
-    }
-    verdict?;
+    verdict(&log).map_err(|why| {
+        println!("{}", shown(&plain.version, &log));
+        format!("{}: {why}", plain.version)
+    })?;
     println!("linux: the self-test passed in {} s, on {}", start.elapsed().as_secs(), plain.version);
     Ok(())
+}
+
+/// The lines of a log that say why a kernel of this version failed. Another kernel may be running
+/// meanwhile, so each line names the version, and all are printed at once.
+fn shown(version: &str, log: &[String]) -> String {
+    // A trace begins a line or two above the word, and the end may be far below.
+    let bad = log.iter().position(|line| is_bad(line));
+    let trace = bad.into_iter().flat_map(|k| log.iter().skip(k.saturating_sub(3)).take(30));
+    let gap = bad.map(|_| "...");
+    let end = log.iter().skip(log.len().saturating_sub(60));
+    let lines = trace.map(String::as_str).chain(gap).chain(end.map(String::as_str));
+    lines.map(|line| format!("       {version} | {line}")).collect::<Vec<_>>().join("\n")
 }
 
 fn is_bad(line: &str) -> bool {
@@ -118,7 +124,7 @@ fn verdict(log: &[String]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::verdict;
+    use super::{shown, verdict};
 
     #[test]
     fn a_kernel_that_warns_fails_whatever_the_test_says() {
@@ -133,5 +139,16 @@ mod tests {
         assert!(verdict(&log(&good[..2])).is_err());
         assert!(verdict(&log(&[&good[..], &["[ 2.0] WARNING: CPU: 0 PID: 1"]].concat())).is_err());
         assert!(verdict(&log(&["SELFTEST 0", "TAINT 12800", good[2], good[3]])).is_err());
+    }
+
+    #[test]
+    fn the_log_of_a_kernel_that_fails_names_it_in_each_line() {
+        let log: Vec<String> = (0..100).map(|k| format!("line {k}")).collect();
+        let lines = |log: &[String]| shown("6.1", log).lines().map(str::to_string).collect::<Vec<_>>();
+        assert_eq!(lines(&log).len(), 60);
+        let oops = [&log[..10], &["Oops".to_string()], &log[10..]].concat();
+        let all = lines(&oops);
+        assert_eq!((all.len(), &*all[0], &*all[30]), (91, "       6.1 | line 7", "       6.1 | ..."));
+        assert!(all.iter().all(|line| line.starts_with("       6.1 | ")), "{all:?}");
     }
 }

@@ -74,13 +74,14 @@ impl Table {
             }
         }
         let is_empty = |entry: &&Entry| {
-            let has_text = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-            entry.key.is_empty() || !(has_text(&entry.remedy) || has_text(&entry.seen))
+            let texts = [&entry.remedy, &entry.seen];
+            let has_empty = texts.into_iter().flatten().any(String::is_empty);
+            entry.key.is_empty() || has_empty || texts.iter().all(|text| text.is_none())
         };
         match table.entries.iter().find(is_empty) {
-            Some(entry) => {
-                Err(format!("docs/messages.toml: an entry lacks a key, or both seen and remedy: {entry:?}"))
-            }
+            Some(entry) => Err(format!(
+                "docs/messages.toml: an entry lacks a key, or both seen and remedy, or one of them is empty: {entry:?}"
+            )),
             None => Ok(table),
         }
     }
@@ -236,6 +237,9 @@ mod tests {
         assert!(Table::parse("[[message]]\ntext = a\n").is_err());
         assert!(Table::parse("[[message]]\npath = \"a\"\nremedy = \"b\"\n").is_err());
         assert!(Table::parse("[[message]]\ntext = \"a\"\n").is_err());
+        let with_seen = |remedy: &str| format!("[[message]]\ntext = \"a\"\nseen = \"b\"\n{remedy}");
+        assert!(Table::parse(&with_seen("")).is_ok());
+        assert!(Table::parse(&with_seen("remedy = \"\"\n")).is_err(), "an empty remedy is none");
     }
 
     #[test]

@@ -6,8 +6,13 @@
 //! The program does not have the paths that real Xen refuses either, which are behind a feature of
 //! the core. The check holds for a program that is built alone: cargo builds a crate with the
 //! features that anything built together with it asks for.
+//!
+//! The profile by which it is installed, `packaged`, inherits from `release`, and with that the
+//! lower `opt-level` of each package that `release` builds fast. So it must raise each of them
+//! again.
 
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, read};
+use std::collections::BTreeMap;
 
 /// The package of the program.
 const PRODUCT: &str = "pregrant-cli";
@@ -28,7 +33,33 @@ pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     if !out.status.success() {
         return Err(format!("cargo tree -p {PRODUCT}: {}", String::from_utf8_lossy(&out.stderr)));
     }
-    Ok(offences(&String::from_utf8_lossy(&out.stdout)))
+    let mut found = offences(&String::from_utf8_lossy(&out.stdout));
+    found.extend(unoptimized(&read(&w.root().join("Cargo.toml"))?));
+    Ok(found)
+}
+
+/// The packages whose `opt-level` the profile `release` lowers in this manifest, and `packaged`
+/// does not raise again, a line each.
+fn unoptimized(manifest: &str) -> Vec<String> {
+    let raised = levels(manifest, "packaged");
+    let lowered = levels(manifest, "release").into_keys();
+    let left = lowered.filter(|name| raised.get(name) != Some(&"3"));
+    left.map(|name| format!("Cargo.toml: [profile.packaged.package.{name}] must have `opt-level = 3`"))
+        .collect()
+}
+
+/// The `opt-level` of each package for which a profile has one.
+fn levels<'a>(manifest: &'a str, profile: &str) -> BTreeMap<&'a str, &'a str> {
+    let head = format!("[profile.{profile}.package.");
+    let (mut package, mut levels) = (None, BTreeMap::new());
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            package = line.strip_prefix(&head).and_then(|rest| rest.strip_suffix(']'));
+        } else if let (Some(name), Some(level)) = (package, line.strip_prefix("opt-level = ")) {
+            levels.insert(name, level);
+        }
+    }
+    levels
 }
 
 /// The violations of a dependency tree, which has a line `NAME VERSION (FOLDER) FEATURES` for each
@@ -58,7 +89,7 @@ fn offences(tree: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::offences;
+    use super::{offences, unoptimized};
 
     #[test]
     fn a_crate_of_the_laboratory_is_refused_also_where_another_brings_it() {
@@ -76,5 +107,16 @@ mod tests {
             assert_eq!(offences(&tree(features)), Vec::<String>::new());
         }
         assert_eq!(offences(&tree("crash-points,research")).len(), 1);
+    }
+
+    #[test]
+    fn a_package_that_is_built_fast_is_optimized_where_it_is_installed() {
+        let release =
+            "[profile.release.package.a]\nopt-level = 0\n[profile.release.package.b]\ncodegen-units = 1\n";
+        let packaged = |level: &str| format!("{release}[profile.packaged.package.a]\nopt-level = {level}\n");
+        assert_eq!(unoptimized(&packaged("3")), [""; 0]);
+        for left in [release.to_string(), packaged("1")] {
+            assert!(matches!(&unoptimized(&left)[..], [one] if one.contains("package.a]")), "{left}");
+        }
     }
 }

@@ -9,11 +9,6 @@ pub(super) mod anchors;
 pub(super) mod medium;
 pub(super) mod stand;
 pub(super) mod storage_daemon;
-#[cfg(target_env = "gnu")]
-mod vhost_user;
-#[cfg(not(target_env = "gnu"))]
-#[path = "blk/no_vhost_user.rs"]
-mod vhost_user;
 mod words;
 
 use super::Result;

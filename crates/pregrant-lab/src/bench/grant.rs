@@ -1,12 +1,5 @@
 //! `pregrant-lab bench grant`: what a grant costs the two domains, by each version of the grant
 //! table.
-//!
-//! ```text
-//!   core 1: guest    grant a burst of pages -->         --> revoke them one by one    then the same with pages that
-//!   core 2: backend                          copy of each                              are given back all at once
-//! ```
-//! Both are threads of this process, so that nothing but the lines of the table and of the statuses
-//! goes from core to core. A phase is timed as a whole, by the side whose work it is.
 
 use super::Result;
 use super::limit::pair;
@@ -15,17 +8,12 @@ use super::timing::{Timing, few, in_turns};
 use crate::columns::{Columns, or_dash};
 use crate::record::Record;
 use crate::record::repeats::Repeats;
-use pregrant::platform::{Access, CopyOp, GrantPool, LocalBytes, PeerMem, Platform};
-use pregrant::wire::grant::GrantStatus;
-use pregrant::{DomId, GrantRef};
 use pregrant_cli::choice::choice;
 use pregrant_cli::table::Table;
-use pregrant_loopback::{Broker, DomainSpec, GrantTableVersion, Hooks, Loopback};
-use pregrant_testbed::limit::{cores, pin};
-use pregrant_testbed::named;
-use std::error::Error;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::time::{Duration, Instant};
+use pregrant_loopback::GrantTableVersion;
+use pregrant_testbed::grant_cost::{self, OPS, Op, Spent};
+use pregrant_testbed::limit::cores;
+use std::time::Duration;
 
 /// Arguments of `bench grant`.
 #[derive(Debug, clap::Args)]
@@ -55,93 +43,6 @@ const TABLES: &[(GrantTableVersion, &str)] = &[
     (GrantTableVersion::V2, "the use of a page is noted apart from its grant"),
 ];
 
-const BACK: DomId = DomId(0);
-const GUEST: DomId = DomId(5);
-
-named! {
-    pub enum Op {
-        /// A page is granted.
-        Grant = "grant",
-        /// Bytes of the page are copied, in a batch.
-        Copy = "copy",
-        /// The grant is revoked alone.
-        Revoke = "revoke",
-        /// The grant is revoked together with all grants of its region.
-        Release = "release",
-    }
-}
-
-const OPS: [Op; 4] = [Op::Grant, Op::Copy, Op::Revoke, Op::Release];
-
-/// For each op of [`OPS`], its time, and how often it was done.
-#[derive(Clone, Copy, Default)]
-struct Spent {
-    ns: [u64; OPS.len()],
-    times: [u64; OPS.len()],
-}
-
-impl Spent {
-    fn time<T>(&mut self, op: Op, times: usize, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let done = work();
-        self.ns[op as usize] += start.elapsed().as_nanos() as u64;
-        self.times[op as usize] += times as u64;
-        done
-    }
-}
-
-/// The message by which a burst is given to the backend, to be copied. The next type is the
-/// backend's answer: what the copy cost.
-type ToBack = Vec<GrantRef>;
-type FromBack = std::result::Result<Spent, String>;
-
-/// Receives one message, by polling if the other side has a core of its own.
-fn next<T>(from: &Receiver<T>, shared_core: bool) -> Option<T> {
-    loop {
-        match from.try_recv() {
-            Ok(message) => return Some(message),
-            Err(TryRecvError::Disconnected) => return None,
-            Err(TryRecvError::Empty) if shared_core => std::thread::yield_now(),
-            Err(TryRecvError::Empty) => std::hint::spin_loop(),
-        }
-    }
-}
-
-/// Runs the backend's side: copies pages as asked, until the guest has finished.
-fn copy_bursts(
-    back: &Loopback,
-    size: u16,
-    shared_core: bool,
-    bursts: &Receiver<ToBack>,
-    done: &SyncSender<FromBack>,
-) {
-    let mut bytes = Vec::new();
-    let mut ops: Vec<CopyOp> = Vec::new();
-    while let Some(grefs) = next(bursts, shared_core) {
-        bytes.resize(grefs.len() * usize::from(size), 0);
-        ops.clear();
-        ops.extend(grefs.iter().enumerate().map(|(i, &gref)| CopyOp {
-            gref,
-            len: size,
-            at: i as u32 * u32::from(size),
-            ..CopyOp::NOTHING
-        }));
-        let mut spent = Spent::default();
-        let copied = spent.time(Op::Copy, ops.len(), || {
-            back.peer().copy(GUEST, LocalBytes::FromPeer(&mut bytes), &mut ops)
-        });
-        let failed = ops.iter().map(|op| op.status).find(|status| *status != GrantStatus::OKAY);
-        let outcome = match (copied, failed) {
-            (Ok(()), None) => Ok(spent),
-            (Err(e), _) => Err(e.to_string()),
-            (Ok(()), Some(status)) => Err(format!("a granted page was not copied: {status}")),
-        };
-        if done.send(outcome).is_err() {
-            return;
-        }
-    }
-}
-
 /// A row of the table: a grant table version and a burst length, measured on a machine of its own.
 struct Row {
     table: GrantTableVersion,
@@ -154,76 +55,9 @@ impl Row {
         Self { table, burst, records: Default::default() }
     }
 
-    fn measure(&self, args: &GrantArgs, [guest_core, back_core]: [usize; 2]) -> Result<Spent> {
-        let shared_core = guest_core == back_core;
-        let broker = Broker::start(None, Hooks::default())?;
-        broker.use_grant_tables(self.table);
-        broker.create_domain(DomainSpec::driver(BACK))?;
-        broker.create_domain(DomainSpec::guest(GUEST))?;
-        let (guest, back) = (broker.attach(GUEST)?, broker.attach(BACK)?);
-        let (to_back, bursts) = sync_channel::<ToBack>(1);
-        let (done, from_back) = sync_channel::<FromBack>(1);
-        std::thread::scope(|scope| {
-            let size = args.size;
-            scope.spawn(move || {
-                // If it cannot be pinned, the guest cannot either, and reports that.
-                let _ = pin(back_core);
-                copy_bursts(&back, size, shared_core, &bursts, &done);
-            });
-            // A thread of its own: this one stays where it may be.
-            let run_for = Duration::from_secs_f64(args.timing.seconds);
-            let guest = scope.spawn(move || -> std::result::Result<Spent, Box<dyn Error + Send + Sync>> {
-                pin(guest_core)?;
-                let copy = |grefs: &[GrantRef]| {
-                    to_back.send(grefs.to_vec()).map_err(|_| "the backend's thread ended")?;
-                    next(&from_back, shared_core).unwrap_or(Err("the backend's thread ended".into()))
-                };
-                // Once for caches and first touches.
-                self.rounds(&guest, Duration::ZERO, copy)?;
-                self.rounds(&guest, run_for, copy)
-            });
-            let spent = guest.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            spent.map_err(|e| e.to_string().into())
-        })
-    }
-
-    /// Runs the guest's side: rounds of all operations until the time is over, at least one round.
-    fn rounds(
-        &self,
-        guest: &Loopback,
-        run_for: Duration,
-        copy: impl Fn(&[GrantRef]) -> FromBack,
-    ) -> std::result::Result<Spent, Box<dyn Error + Send + Sync>> {
-        let grants = guest.grants();
-        let table = grants.per_frame().ok_or("the loopback grants page by page")?;
-        let pages = table.pages(self.burst)?;
-        let mut refs = vec![GrantRef::NONE; self.burst];
-        let mut spent = Spent::default();
-        let start = Instant::now();
-        loop {
-            let granted = spent.time(Op::Grant, self.burst, || {
-                refs.iter_mut().enumerate().try_for_each(|(page, gref)| {
-                    table.grant(BACK, &pages, page, Access::ReadOnly).map(|made| *gref = made)
-                })
-            });
-            granted?;
-            let copied = copy(&refs)?;
-            spent.ns[Op::Copy as usize] += copied.ns[Op::Copy as usize];
-            spent.times[Op::Copy as usize] += copied.times[Op::Copy as usize];
-            spent
-                .time(Op::Revoke, self.burst, || refs.iter().try_for_each(|gref| table.revoke(*gref)))
-                .map_err(|_| "a page that was copied is in use")?;
-            let region = grants.alloc(BACK, Access::ReadOnly, &mut refs)?;
-            copy(&refs)?;
-            spent
-                .time(Op::Release, self.burst, || grants.release(region))
-                .map_err(|_| "a region that was copied is in use")?;
-            if start.elapsed() >= run_for {
-                break;
-            }
-        }
-        grants.release(pages).map_err(|_| "a revoked page is in use")?;
-        Ok(spent)
+    fn measure(&self, args: &GrantArgs, cores: [usize; 2]) -> Result<Spent> {
+        let run_for = Duration::from_secs_f64(args.timing.seconds);
+        grant_cost::measure(self.table, (self.burst, args.size), cores, run_for)
     }
 
     fn record(&self, op: Op, spent: &Spent, size: u16) -> Record {

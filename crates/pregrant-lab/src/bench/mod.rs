@@ -27,7 +27,6 @@ mod program;
 pub(crate) mod scale;
 pub(crate) mod stand;
 pub(crate) mod store;
-pub(crate) mod store_load;
 pub(crate) mod timing;
 pub(crate) mod working_set;
 

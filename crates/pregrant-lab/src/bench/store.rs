@@ -12,8 +12,6 @@
 use super::Result;
 use super::limit::pair;
 use super::output::{Lines, Run};
-pub use super::store_load::Op;
-use super::store_load::{Answers, CHILDREN, Core, Load, Sockets, VALUE_BYTES, Way};
 use super::timing::Timing;
 use crate::columns::{Columns, or_dash};
 use crate::record::Record;
@@ -26,11 +24,12 @@ use pregrant_cli::table::{Table, figure};
 use pregrant_loopback::xenstored::{Handle, Xenstored};
 use pregrant_testbed::cpu_time;
 use pregrant_testbed::limit::{cores, pin};
+pub use pregrant_testbed::store_load::Op;
+use pregrant_testbed::store_load::{Answers, CHILDREN, Core, Measured, Sockets, VALUE_BYTES, Way, rounds};
 use pregrant_xenstored::{Limits, Server};
 use rustix::thread::Pid;
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 /// The guest of the first connection; the others follow.
 const FIRST_GUEST: u16 = 1;
@@ -38,7 +37,6 @@ const FIRST_GUEST: u16 = 1;
 /// them.
 const OTHERS: usize = 10_000;
 const OTHERS_WATCHES: usize = 1000;
-const WARM_UP: Duration = Duration::from_millis(20);
 
 /// Arguments of `bench store`.
 #[derive(Debug, clap::Args)]
@@ -137,52 +135,6 @@ fn furniture() -> (Vec<Vec<u8>>, usize) {
     (chunks, OTHERS + 2 * OTHERS_WATCHES)
 }
 
-/// The result of measuring a row once.
-struct Measured {
-    ops: u64,
-    seconds: f64,
-    client_cpu_ns: u64,
-    server_cpu_ns: u64,
-}
-
-/// Runs rounds for some time. `server_cpu` returns the CPU time that the server has used so far.
-fn rounds<W: Way>(
-    way: &mut W,
-    (op, depth, connections): (Op, u32, u16),
-    seconds: f64,
-    mut server_cpu: impl FnMut() -> Result<u64>,
-) -> Result<Measured> {
-    let mut loads: Vec<_> = (0..connections).map(|_| Load::new(op, depth as usize)).collect();
-    let mut answers = Answers::default();
-    for (conn, load) in loads.iter().enumerate() {
-        let (requests, count) = load.set_up();
-        answers.clear();
-        way.send(conn, &requests)?;
-        way.receive(conn, count, &mut answers)?;
-    }
-    let warm = Instant::now();
-    while warm.elapsed() < WARM_UP {
-        Load::round(&mut loads, way, &mut answers)?;
-    }
-    let (client, server, start) = (cpu_time::of_this_thread(), server_cpu()?, Instant::now());
-    let (mut ops, mut rounds) = (0, 0u32);
-    let limit = Duration::from_secs_f64(seconds);
-    // The clock is not asked in each round: for the core alone it would be a part of the figure.
-    while !rounds.is_multiple_of(64) || start.elapsed() < limit {
-        ops += Load::round(&mut loads, way, &mut answers)?;
-        rounds += 1;
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    let (client_cpu_ns, server_cpu_ns) = (cpu_time::of_this_thread() - client, server_cpu()? - server);
-    for (conn, load) in loads.iter().enumerate() {
-        let (requests, count) = load.tear_down();
-        answers.clear();
-        way.send(conn, &requests)?;
-        way.receive(conn, count, &mut answers)?;
-    }
-    Ok(Measured { ops, seconds, client_cpu_ns, server_cpu_ns })
-}
-
 /// Creates the store as it is before a row is measured, reached without sockets.
 fn core(connections: u16) -> Result<Core> {
     let mut server = Server::new(limits());
@@ -248,9 +200,9 @@ pub fn measure(args: &StoreArgs, run: &mut Run) -> Result<()> {
         for row in &mut rows {
             let asked = (row.op, row.depth, args.connections);
             let m = if row.with_sockets {
-                rounds(&mut sockets, asked, seconds, || running.cpu_ns())?
+                rounds(&mut sockets, asked, seconds, &mut || running.cpu_ns())?
             } else {
-                let mut m = rounds(&mut core, asked, seconds, || Ok(0))?;
+                let mut m = rounds(&mut core, asked, seconds, &mut || Ok(0))?;
                 // One thread does both; the client's part is next to nothing.
                 m.server_cpu_ns = std::mem::take(&mut m.client_cpu_ns);
                 m

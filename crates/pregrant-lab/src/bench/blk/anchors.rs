@@ -11,7 +11,6 @@
 //! are named, and left out.
 
 use super::storage_daemon::{Export, FILE_BYTES, Folder, StorageDaemon};
-use super::vhost_user::VhostUserDisk;
 use super::{BlkArgs, Dir, Row};
 use crate::bench::Result;
 use crate::bench::core_placement::CorePlacement;
@@ -22,7 +21,8 @@ use crate::record::repeats::Repeats;
 use crate::record::stats::Summary;
 use crate::record::{Disk, Of, Record, Took};
 use pregrant::blk::path::PathName;
-use pregrant_testbed::process::disks::disks_command::{Load, Rested};
+use pregrant_testbed::process::disks::disks_command::Load;
+use pregrant_testbed::process::disks::vhost_user::VhostUserDisk;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -78,17 +78,6 @@ pub struct VhostUser {
     disk: VhostUserDisk,
     core: Option<usize>,
     _server: StorageDaemon,
-}
-
-/// The counts of one load.
-pub struct Played {
-    /// Number of requests that were answered in the measured time.
-    pub requests: u64,
-    pub seconds: f64,
-    /// CPU time that the client used in the measured time.
-    pub cpu_ns: u64,
-    /// The results of all requests, including those outside of the measured time.
-    pub rested: Rested,
 }
 
 impl VhostUser {

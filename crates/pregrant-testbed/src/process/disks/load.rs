@@ -8,7 +8,7 @@
 //! one right answer: the number and the last generation of each of its sectors. Those are checked
 //! in every read; every byte in one of [`WHOLE_EACH`].
 
-use super::disks_command::{Dir, Load};
+use super::disks_command::{Dir, Load, Rested};
 use pregrant::blk::disk::SECTOR_BYTES;
 
 /// One read in this many is checked completely.
@@ -22,6 +22,17 @@ pub struct Asked {
     /// True if the request is a read, false if it is a write.
     pub reads: bool,
     pub sector: u64,
+}
+
+/// The counts of one load.
+pub struct Played {
+    /// Number of requests that were answered in the measured time.
+    pub requests: u64,
+    pub seconds: f64,
+    /// CPU time that the client used in the measured time.
+    pub cpu_ns: u64,
+    /// The results of all requests, including those outside of the measured time.
+    pub rested: Rested,
 }
 
 /// The contents that the guest wrote to the disk, from which reads are checked, and the choice of

@@ -11,9 +11,15 @@
 //! polls for answers all the time.
 //!
 //! [`disks_command`]: what is said. [`guests`]: the process. [`disk_guest`]: one guest. [`load`]:
-//! what it asks, and how it knows that answers are right.
+//! what it asks, and how it knows that answers are right. [`vhost_user`]: the same requests to
+//! another system's disk, in the calling process.
 
 mod disk_guest;
 pub mod disks_command;
 pub(super) mod guests;
 pub mod load;
+#[cfg(target_env = "gnu")]
+pub mod vhost_user;
+#[cfg(not(target_env = "gnu"))]
+#[path = "no_vhost_user.rs"]
+pub mod vhost_user;

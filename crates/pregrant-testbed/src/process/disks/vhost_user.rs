@@ -6,22 +6,20 @@
 //!            <--copy--         (crate blkio, polled)
 //! ```
 //! Requests, copies and checks are those of a guest of ours
-//! ([`load`](pregrant_testbed::process::disks::load)). Invariant: a place's memory is the server's
-//! from its request until its completion; no reference to it is made, and what came is copied
-//! before it is checked.
+//! ([`load`](super::load)). Invariant: a place's memory is the server's from its request until its
+//! completion; no reference to it is made, and what came is copied before it is checked.
 #![expect(unsafe_code, reason = "memory shared with a vhost-user-blk server")]
 
-use super::anchors::Played;
-use crate::bench::Result;
+use super::disks_command::{Load, Rested};
+use super::load::{Asked, Contents, Played};
+use crate::limit;
+use crate::process::Result;
+use crate::process::report::Latencies;
 use blkio::{Blkio, BlkioStartOutcome, Blkioq, Completion, MemoryRegion, ReqFlags};
 use hdrhistogram::Histogram;
 use pregrant::PAGE_SIZE;
 use pregrant::blk::disk::SECTOR_BYTES;
 use pregrant::shm::SharedBytes;
-use pregrant_testbed::limit;
-use pregrant_testbed::process::disks::disks_command::{Load, Rested};
-use pregrant_testbed::process::disks::load::{Asked, Contents};
-use pregrant_testbed::process::report::Latencies;
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -164,13 +162,13 @@ impl VhostUserDisk {
         loop {
             let now = Instant::now();
             if began.is_none() && now >= begin {
-                began = Some((now, pregrant_testbed::cpu_time::of_this_thread()));
+                began = Some((now, crate::cpu_time::of_this_thread()));
                 requests = 0;
             }
             if let (Some((since, cpu_ns)), None) = (began, ended) {
                 let past = now - since;
                 if past >= counted {
-                    let cpu_ns = pregrant_testbed::cpu_time::of_this_thread() - cpu_ns;
+                    let cpu_ns = crate::cpu_time::of_this_thread() - cpu_ns;
                     ended = Some((requests, past.as_secs_f64(), cpu_ns));
                 }
             }

@@ -1,9 +1,9 @@
 //! Replaces [`vhost_user`](super::vhost_user) in programs that are built without the crate `blkio`.
 //! Its start fails with a text that says so.
 
-use super::anchors::Played;
-use crate::bench::Result;
-use pregrant_testbed::process::disks::disks_command::Load;
+use super::disks_command::Load;
+use super::load::Played;
+use crate::process::Result;
 use std::convert::Infallible;
 use std::path::Path;
 

@@ -1,12 +1,21 @@
-//! Makes the requests of `bench store`, byte by byte, and sends them by sockets or to the server's
-//! core alone.
+//! The loop of `pregrant-lab bench store`: makes requests to a store, byte by byte, and sends them
+//! by sockets or to the server's core alone.
+//!
+//! No function here is generic over what the caller chooses: it would be compiled with the caller,
+//! which is not optimized.
 
+use crate::{cpu_time, named};
 use pregrant::wire::xs::{Header, MsgType, TX_NONE};
 use pregrant::xenstore::codec;
-use pregrant_testbed::named;
 use pregrant_xenstored::{ConnId, Server};
+use std::error::Error;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const WARM_UP: Duration = Duration::from_millis(20);
 
 /// Bytes of the values that are read and written.
 pub const VALUE_BYTES: usize = 16;
@@ -142,7 +151,7 @@ impl Way for Core {
 }
 
 /// The requests that one connection sends in one round: those of `depth` operations at once.
-pub struct Load {
+struct Load {
     op: Op,
     requests: Vec<u8>,
     depth: usize,
@@ -160,7 +169,7 @@ fn node(slot: usize) -> String {
 
 impl Load {
     /// Creates a load for a connection of a guest that owns its `data` node.
-    pub fn new(op: Op, depth: usize) -> Self {
+    fn new(op: Op, depth: usize) -> Self {
         let mut requests = vec![];
         for slot in 0..depth {
             let out = &mut requests;
@@ -178,7 +187,7 @@ impl Load {
     }
 
     /// Returns the requests that prepare the store, and the number of their answers.
-    pub fn set_up(&self) -> (Vec<u8>, usize) {
+    fn set_up(&self) -> (Vec<u8>, usize) {
         let (mut out, mut answers) = (vec![], 0);
         for slot in 0..self.depth {
             request(&mut out, MsgType::Write, TX_NONE, slot, &[node(slot).as_bytes(), &[b's'; VALUE_BYTES]]);
@@ -195,7 +204,7 @@ impl Load {
         (out, answers)
     }
 
-    pub fn tear_down(&self) -> (Vec<u8>, usize) {
+    fn tear_down(&self) -> (Vec<u8>, usize) {
         let mut out = vec![];
         request(&mut out, MsgType::ResetWatches, TX_NONE, 0, &[b"\0"]);
         (out, 1)
@@ -203,7 +212,7 @@ impl Load {
 
     /// Runs one round over all connections, each with a load of its own: all requests are sent,
     /// then all replies are read. Returns the number of operations.
-    pub fn round(loads: &mut [Load], way: &mut impl Way, answers: &mut Answers) -> io::Result<u64> {
+    fn round(loads: &mut [Load], way: &mut dyn Way, answers: &mut Answers) -> io::Result<u64> {
         for (conn, load) in loads.iter().enumerate() {
             way.send(conn, &load.requests)?;
         }
@@ -238,4 +247,50 @@ impl Load {
         }
         Ok(out)
     }
+}
+
+/// The result of measuring a row once.
+pub struct Measured {
+    pub ops: u64,
+    pub seconds: f64,
+    pub client_cpu_ns: u64,
+    pub server_cpu_ns: u64,
+}
+
+/// Runs rounds for some time. `server_cpu` returns the CPU time that the server has used so far.
+pub fn rounds(
+    way: &mut dyn Way,
+    (op, depth, connections): (Op, u32, u16),
+    seconds: f64,
+    server_cpu: &mut dyn FnMut() -> Result<u64>,
+) -> Result<Measured> {
+    let mut loads: Vec<_> = (0..connections).map(|_| Load::new(op, depth as usize)).collect();
+    let mut answers = Answers::default();
+    for (conn, load) in loads.iter().enumerate() {
+        let (requests, count) = load.set_up();
+        answers.clear();
+        way.send(conn, &requests)?;
+        way.receive(conn, count, &mut answers)?;
+    }
+    let warm = Instant::now();
+    while warm.elapsed() < WARM_UP {
+        Load::round(&mut loads, way, &mut answers)?;
+    }
+    let (client, server, start) = (cpu_time::of_this_thread(), server_cpu()?, Instant::now());
+    let (mut ops, mut rounds) = (0, 0u32);
+    let limit = Duration::from_secs_f64(seconds);
+    // The clock is not asked in each round: for the core alone it would be a part of the figure.
+    while !rounds.is_multiple_of(64) || start.elapsed() < limit {
+        ops += Load::round(&mut loads, way, &mut answers)?;
+        rounds += 1;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let (client_cpu_ns, server_cpu_ns) = (cpu_time::of_this_thread() - client, server_cpu()? - server);
+    for (conn, load) in loads.iter().enumerate() {
+        let (requests, count) = load.tear_down();
+        answers.clear();
+        way.send(conn, &requests)?;
+        way.receive(conn, count, &mut answers)?;
+    }
+    Ok(Measured { ops, seconds, client_cpu_ns, server_cpu_ns })
 }
