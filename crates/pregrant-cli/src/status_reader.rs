@@ -8,7 +8,7 @@
 //!                          an answer that is none              Failed
 //!                          a document                          BackStatus
 //! ```
-//! Nothing here waits for longer than [`PATIENCE`] in all, whatever a backend does or does not.
+//! Nothing here waits for longer than `PATIENCE` in all, whatever a backend does or does not.
 
 use pregrant_host::drivers::BackStatus;
 use pregrant_host::drivers::status::{self, FORMAT};

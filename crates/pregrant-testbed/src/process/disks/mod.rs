@@ -10,7 +10,7 @@
 //! flight and none is answered, as a guest's virtual CPU does; or, where it has a core to itself,
 //! polls for answers all the time.
 //!
-//! [`disks_command`]: what is said. [`guests`]: the process. [`disk_guest`]: one guest. [`load`]:
+//! [`disks_command`]: what is said. `guests`: the process. `disk_guest`: one guest. [`load`]:
 //! what it asks, and how it knows that answers are right. [`vhost_user`]: the same requests to
 //! another system's disk, in the calling process.
 
