@@ -79,6 +79,11 @@ impl Table {
         }
     }
 
+    /// The address of the page that a reference names.
+    pub fn page(&mut self, gref: GrantRef) -> Option<&mut usize> {
+        self.grants.get_mut(gref.0 as usize)?.as_mut().map(|grant| &mut grant.page)
+    }
+
     /// Number of grants that have not ended.
     pub fn left(&self) -> usize {
         self.grants.iter().flatten().count()

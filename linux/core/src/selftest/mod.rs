@@ -13,6 +13,7 @@ mod domains;
 mod segments;
 mod shortage;
 mod skbs;
+mod stack;
 
 use crate::front::{AUTO, Settings, config};
 use crate::halves::counters;
@@ -24,8 +25,8 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use back::{
-    Back, Queue, pregrant_back_control, pregrant_back_new, pregrant_back_poll_arm, pregrant_back_poll_rx,
-    pregrant_back_poll_tx, pregrant_back_step, pregrant_back_turn,
+    Back, Queue, pregrant_back_close, pregrant_back_control, pregrant_back_new, pregrant_back_poll_arm,
+    pregrant_back_poll_rx, pregrant_back_poll_tx, pregrant_back_step, pregrant_back_turn,
 };
 use core::fmt::Write;
 use directory::{MapBus, directory};
@@ -535,10 +536,13 @@ pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
         }
     }
     let said = say_paths().and_then(|()| say_counters()).and_then(|()| distrust());
-    match said.and_then(|()| segments::play()).and_then(|()| shortage::play()) {
+    match said.and_then(|()| segments::play()).and_then(|()| stack::play()).and_then(|()| shortage::play()) {
         Ok(()) => 0,
         Err(e) => {
-            log::warn(NO_DEVICE, format_args!("selftest of paths, segments and shortages failed: {e}"));
+            log::warn(
+                NO_DEVICE,
+                format_args!("selftest of paths, segments, the stack and shortages failed: {e}"),
+            );
             -22
         }
     }
