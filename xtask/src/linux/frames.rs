@@ -12,8 +12,8 @@
 //!
 //! A kernel's stack has 16 KiB for all that is called, interrupts included. The frames of a chain
 //! of calls add up, so each is bounded: those that a frame's way goes through more tightly. A
-//! function that calls itself, or that its callees call, has as many frames as it likes: a sort of a
-//! list of which a guest chose the order had 28, and ended the kernel.
+//! function that calls itself, or that its callees call, has any number of frames: a sort of a list
+//! of which a guest chose the order had 28, and ended the kernel.
 
 use crate::workspace::{Workspace, output};
 use std::collections::{BTreeMap, BTreeSet};

@@ -214,8 +214,8 @@ fn fault_by_sort(list: &[StagingEntry], bytes: usize) -> Option<ListFault> {
 }
 
 proptest! {
-    /// Several faults in one list: the one that a sort finds first is reported, and equal entries in
-    /// the order of the list.
+    /// Several faults in one list: the one that a sort finds first is reported, and equal entries
+    /// in the order of the list.
     #[test]
     fn the_first_fault_is_the_one_that_a_sort_finds(
         content in prop_oneof![Just(16u32), Just(100), Just(2048)],

@@ -417,7 +417,8 @@ impl<P: Platform> GrefRequests<P> {
                     q.exchange.keep(entries.iter().zip(maps.drain(..)).map(page).collect());
                     q.order();
                     q.most = q.most.max(q.added.len());
-                    // Unused by the specification; a front of the draft reads how many were checked.
+                    // Unused by the specification; a front of the draft reads how many were
+                    // checked.
                     break due(CtrlStatus::Success, entries.len() as u32, Some((*queue, q.store())));
                 }
                 Step::Failing(maps) => {
