@@ -110,6 +110,13 @@ u32 pk_test_dropped(void *received);
 int pk_test_next(void *received, void *to, size_t room);
 /* Enters softirq context, as NAPI does, or leaves it. */
 void pk_test_softirq(bool on);
+/* Fills the unused part of this thread's stack with a pattern. */
+void pk_test_stack_fill(void);
+/*
+ * Returns how many bytes of stack were used below its caller's frame since
+ * `pk_test_stack_fill`.
+ */
+size_t pk_test_stack_used(void);
 
 /* linux/core/src/front.rs */
 /* True if a front with these settings is possible. If not, the reason is logged. */

@@ -7,6 +7,7 @@
 #include <linux/init.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
+#include <linux/sched/task_stack.h>
 
 #define pregrant_may_allocate(kind) pk_may_allocate(kind)
 #define pregrant_note_memory(n) atomic64_add(n, &memory)
@@ -143,6 +144,30 @@ void pk_test_softirq(bool on)
 		local_bh_disable();
 	else
 		local_bh_enable();
+}
+
+/* What no code writes to its stack. */
+#define STACK_PATTERN 0x5afe57ac5afe57acUL
+
+/*
+ * An interrupt that comes meanwhile writes to the stack below this function's frame, too, and has
+ * returned when the next word is filled. A call would write there: there is none.
+ */
+noinline void pk_test_stack_fill(void)
+{
+	volatile unsigned long *at = end_of_stack(current) + 1;
+
+	while ((unsigned long)at < current_stack_pointer - 64)
+		*at++ = STACK_PATTERN;
+}
+
+noinline size_t pk_test_stack_used(void)
+{
+	volatile unsigned long *at = end_of_stack(current) + 1;
+
+	while ((unsigned long)at < current_stack_pointer && *at == STACK_PATTERN)
+		at++;
+	return current_stack_pointer - (unsigned long)at;
 }
 
 static unsigned long frames = 1000000;

@@ -136,4 +136,9 @@ unsafe extern "C" {
     pub fn pk_test_next(received: *mut c_void, to: *mut u8, room: usize) -> i32;
     /// Enters softirq context, as NAPI does, or leaves it.
     pub fn pk_test_softirq(on: bool);
+    /// Fills the unused part of this thread's stack with a pattern.
+    pub fn pk_test_stack_fill();
+    /// Returns how many bytes of stack were used below its caller's frame since
+    /// `pk_test_stack_fill`.
+    pub fn pk_test_stack_used() -> usize;
 }

@@ -5,6 +5,8 @@
 //!   linux/core --cargo, flags of .cargo/config.toml--> libpregrant_linux.a
 //!        --ld -r --gc-sections, from the module's roots--> NAME.core --checks
 //! ```
+//! The back has an object of its own, which is checked and becomes no module.
+//!
 //! An object refers to no symbol of a kernel but memory functions and the mitigations' thunks, so
 //! one serves all of them. compiler_builtins is left out: the kernel has those.
 
@@ -29,6 +31,9 @@ const PREFIXES: [&str; 2] = ["pk_", "__x86_indirect_thunk_"];
 const MODULES: [(&str, &[&str]); 2] =
     [("front", &["pregrant_front_", "pregrant_tx_", "pregrant_rx_"]), ("selftest", &["pregrant_selftest"])];
 
+/// The back, which is in no module but the self-test's: an object that is only checked.
+const BACK: (&str, &[&str]) = ("back", &["pregrant_back_"]);
+
 /// Builds the library, and an object for each module, below `dir`. Their paths.
 pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
     tool::target(w, TARGET)?;
@@ -43,16 +48,16 @@ pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
     let of_ours = ours.iter().map(|name| objects.join(name)).collect::<Vec<_>>();
     let symbols = output(w.program("nm").arg("--defined-only").args(&of_ours))?;
     let functions = symbols.lines().filter_map(|line| line.split(' ').nth(2)).collect::<Vec<_>>();
-    let link_all = || -> Result<Vec<PathBuf>, String> {
+    let link_all = |objects: &[(&str, &[&str])]| -> Result<Vec<PathBuf>, String> {
         let one = |(name, prefixes): &(&str, &[&str])| {
             let is_root = |f: &&&str| prefixes.iter().any(|prefix| f.starts_with(prefix));
             let roots = functions.iter().filter(is_root).copied().collect::<Vec<_>>();
             let linked = dir.join(format!("{name}.core"));
             link(w, &core, &of_ours, &roots, &linked).map(|()| linked)
         };
-        MODULES.iter().map(one).collect()
+        objects.iter().map(one).collect()
     };
-    for linked in link_all()? {
+    for linked in link_all(&[&MODULES[..], &[BACK]].concat())? {
         check(w, &linked)?;
         frames::check(w, &linked)?;
     }
@@ -62,7 +67,7 @@ pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
     for object in &of_ours {
         run(w.program("objcopy").arg("--redefine-syms").arg(&renamed).arg(object))?;
     }
-    link_all()
+    link_all(&MODULES)
 }
 
 /// Refuses warnings, as in the workspace.

@@ -79,6 +79,11 @@ impl Table {
         }
     }
 
+    /// The address of the page that a reference names.
+    pub fn page(&mut self, gref: GrantRef) -> Option<&mut usize> {
+        self.grants.get_mut(gref.0 as usize)?.as_mut().map(|grant| &mut grant.page)
+    }
+
     /// Number of grants that have not ended.
     pub fn left(&self) -> usize {
         self.grants.iter().flatten().count()
@@ -111,11 +116,34 @@ impl Domain {
     }
 }
 
+/// The references of a mapping. A single one needs no memory: pages are mapped one by one while
+/// frames are processed.
+enum MappedRefs {
+    One(GrantRef),
+    Many(Vec<GrantRef>),
+}
+
+impl MappedRefs {
+    fn of(refs: &[GrantRef]) -> Self {
+        match refs {
+            [one] => Self::One(*one),
+            many => Self::Many(many.to_vec()),
+        }
+    }
+
+    fn all(&self) -> &[GrantRef] {
+        match self {
+            Self::One(one) => core::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
 /// A mapping of the other domain's memory.
 pub struct Map {
     table: Arc<Mutex<Table>>,
     base: NonNull<u8>,
-    refs: Vec<GrantRef>,
+    refs: MappedRefs,
 }
 // SAFETY: it is used by one thread at a time.
 unsafe impl Send for Map {}
@@ -127,14 +155,14 @@ unsafe impl SharedBytes for Map {
         self.base
     }
     fn len(&self) -> usize {
-        self.refs.len() * PAGE_SIZE
+        self.refs.all().len() * PAGE_SIZE
     }
 }
 impl Drop for Map {
     fn drop(&mut self) {
         let mut table = self.table.lock();
-        table.ops.unmaps += self.refs.len() as u64;
-        for r in &self.refs {
+        table.ops.unmaps += self.refs.all().len() as u64;
+        for r in self.refs.all() {
             if let Some(Some(g)) = table.grants.get_mut(r.0 as usize) {
                 g.mapped -= 1;
             }
@@ -241,7 +269,7 @@ unsafe impl PeerMem for Domain {
             }
         }
         table.ops.maps += refs.len() as u64;
-        Ok(Map { table: self.table.clone(), base, refs: refs.to_vec() })
+        Ok(Map { table: self.table.clone(), base, refs: MappedRefs::of(refs) })
     }
     fn unmap(&self, done: &mut Vec<Map>) {
         done.clear();

@@ -7,11 +7,13 @@
 //!    skbs, halves <--RX, frame k filled by k-- Counterpart; the test compares
 //! ```
 
+mod back;
 mod directory;
 mod domains;
 mod segments;
 mod shortage;
 mod skbs;
+mod stack;
 
 use crate::front::{AUTO, Settings, config};
 use crate::halves::counters;
@@ -22,11 +24,14 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use back::{
+    Back, Queue, pregrant_back_close, pregrant_back_control, pregrant_back_new, pregrant_back_poll_arm,
+    pregrant_back_poll_rx, pregrant_back_poll_tx, pregrant_back_step, pregrant_back_turn,
+};
 use core::fmt::Write;
 use directory::{MapBus, directory};
 use domains::{Domain, Table};
-use pregrant::DomId;
-use pregrant::net::back::{BackVif, VifConfig};
+use pregrant::net::back::Polled;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::PathName;
@@ -34,6 +39,7 @@ use pregrant::net::path::staging::keys::{MAX_PAGES_OFFERED, Offer};
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::{DomId, PeerFault};
 use spin::Mutex;
 
 type Result<T> = core::result::Result<T, &'static str>;
@@ -224,7 +230,7 @@ struct Ends {
     front_bus: MapBus,
     back_bus: MapBus,
     front: Box<FrontVif<Domain>>,
-    back: Box<BackVif<Domain>>,
+    back: Box<Back>,
     port: Counterpart,
     scratch: Box<Arena>,
     /// The bytes of one frame.
@@ -235,10 +241,6 @@ struct Ends {
 #[inline(never)]
 fn whole() -> BackFeatures {
     BackFeatures::default()
-}
-#[inline(never)]
-fn back(features: BackFeatures) -> Box<BackVif<Domain>> {
-    Box::new(BackVif::new(GUEST, 0, VifConfig { features, ..VifConfig::default() }))
 }
 #[inline(never)]
 fn front(config: FrontConfig, reconnect: bool) -> Box<FrontVif<Domain>> {
@@ -268,7 +270,7 @@ impl Ends {
             front_bus: MapBus { own: of_front.clone(), peer: of_back.clone(), may_fail: true },
             back_bus: MapBus { own: of_back, peer: of_front, may_fail: false },
             front: front(config, reconnect),
-            back: back(features),
+            back: pregrant_back_new(GUEST, features),
             port: Counterpart { len, head: None, came: 0, wrong: 0, gave: 0, offload: Offload::default() },
             scratch,
             bytes: vec![0; len],
@@ -286,22 +288,65 @@ impl Ends {
 
     #[inline(never)]
     fn back_step(&mut self) -> Result<()> {
-        let stepped = self.back.step(&self.host, &mut self.back_bus, &mut |_, _| None);
-        stepped.map(drop).map_err(|_| "the back's step")
+        let stepped = pregrant_back_step(&mut self.back, &self.host, &mut self.back_bus);
+        if stepped { Ok(()) } else { Err("the back's step") }
+    }
+
+    /// Calls the back's first queue.
+    fn with_queue<T>(
+        &mut self,
+        call: impl FnOnce(&mut Queue, &Domain, &mut Counterpart, &mut Arena) -> T,
+    ) -> Result<T> {
+        let Self { back, host, port, scratch, .. } = self;
+        let mut queues = back.hand_out_queues();
+        let came = queues.first_mut().map(|queue| call(queue, host, port, scratch));
+        back.take_back(queues);
+        came.ok_or("the back has no queue")
+    }
+
+    /// Moves frames from the front to the back, in softirq context. If there are none, asks for
+    /// events as a driver does, and looks once more.
+    #[inline(never)]
+    fn poll_tx(&mut self) -> Result<Polled> {
+        let polled = self.with_queue(|queue, host, port, scratch| {
+            skbs::softirq(|| match pregrant_back_poll_tx(queue, host, port, scratch)? {
+                Polled::Idle if pregrant_back_poll_arm(queue, host)? => {
+                    pregrant_back_poll_tx(queue, host, port, scratch)
+                }
+                polled => Ok(polled),
+            })
+        })?;
+        polled.map_err(|_: PeerFault| "a fault of the front, TX")
+    }
+
+    /// Moves frames from the back to the front, in softirq context.
+    #[inline(never)]
+    fn poll_rx(&mut self) -> Result<Polled> {
+        let poll = |queue: &mut Queue, host: &Domain, port: &mut Counterpart, _: &mut Arena| {
+            skbs::softirq(|| pregrant_back_poll_rx(queue, host, port))
+        };
+        self.with_queue(poll)?.map_err(|_| "a fault of the front, RX")
+    }
+
+    /// Lets the back's queue apply what control changed, as a driver does before it starts NAPI.
+    #[inline(never)]
+    fn turn(&mut self) -> Result<()> {
+        let turned = self.with_queue(|queue, host, port, _| pregrant_back_turn(queue, host, port))?;
+        turned.map(drop).map_err(|_| "the back's turn")
     }
 
     /// Lets the front announce its pages to the back, if the path does so.
     #[inline(never)]
     fn announce(&mut self) -> Result<()> {
         for _ in 0..QUESTIONS {
-            self.back.poll_ctrl(&self.host).map_err(|_| "the back's control ring")?;
+            pregrant_back_control(&mut self.back, &self.host).map_err(|_| "the back's control ring")?;
             if !self.front.turn(&self.guest).map_err(|_| "the front's control ring")?
                 && !self.front.is_announcing()
             {
                 break;
             }
         }
-        if self.front.is_live() { Ok(()) } else { Err("the vif is not live") }
+        if self.front.is_live() { self.turn() } else { Err("the vif is not live") }
     }
 }
 
@@ -491,10 +536,13 @@ pub extern "C" fn pregrant_selftest(frames: u64) -> i32 {
         }
     }
     let said = say_paths().and_then(|()| say_counters()).and_then(|()| distrust());
-    match said.and_then(|()| segments::play()).and_then(|()| shortage::play()) {
+    match said.and_then(|()| segments::play()).and_then(|()| stack::play()).and_then(|()| shortage::play()) {
         Ok(()) => 0,
         Err(e) => {
-            log::warn(NO_DEVICE, format_args!("selftest of paths, segments and shortages failed: {e}"));
+            log::warn(
+                NO_DEVICE,
+                format_args!("selftest of paths, segments, the stack and shortages failed: {e}"),
+            );
             -22
         }
     }

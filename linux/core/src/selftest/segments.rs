@@ -44,7 +44,7 @@ fn take(offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
     let mut halves = ends.halves()?;
     // SAFETY: it makes an empty list.
     let to = unsafe { shim::pk_test_received() };
-    let _ = ends.back.poll_rx(&ends.host, 0, &mut ends.port).map_err(|_| "a fault of the front, RX")?;
+    ends.poll_rx()?;
     let mut skbs = Skbs::new(to, BUDGET, decides, false);
     let (rx, guest) = (&mut halves.rx, &ends.guest);
     let received = match in_place {

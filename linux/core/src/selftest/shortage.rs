@@ -183,11 +183,14 @@ impl Ends {
             let _ = front.grow_rx(guest, 0, 64);
         });
         for _ in 0..QUESTIONS {
-            back.poll_ctrl(host).map_err(|_| "the back's control ring")?;
+            pregrant_back_control(back, host).map_err(|_| "the back's control ring")?;
             let turned = calls.make(|| front.turn(guest));
             if !turned.map_err(|_| "the front's control ring")? && !front.is_announcing() {
                 break;
             }
+        }
+        if self.front.is_live() {
+            self.turn()?;
         }
         self.give_up_pages()?;
         Ok(self.front.is_live())

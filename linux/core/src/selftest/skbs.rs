@@ -6,8 +6,8 @@
 //!   bytes, compared <--skb-- RxHalf: recv, or in place; final_check        <-- Counterpart
 //! ```
 //! In pieces: the pages of an skb are granted, and their grants end when the pieces are answered.
-//! Halves are called as in the kernel, where nothing may sleep: memory that one asks for is
-//! counted.
+//! Halves and the back are called as in the kernel, where nothing may sleep: memory that one asks
+//! for is counted.
 
 use super::{Ends, HOST, Result, TCP_HEADER, fill, is_frame, tcp_header};
 use crate::halves::{Frame, Skbs};
@@ -109,7 +109,7 @@ impl LentSkbs {
 }
 
 /// Makes a call that must not sleep, in softirq context.
-fn softirq<T>(call: impl FnOnce() -> T) -> T {
+pub(super) fn softirq<T>(call: impl FnOnce() -> T) -> T {
     // SAFETY: it ends below.
     unsafe { shim::pk_test_softirq(true) };
     let came = call();
@@ -175,9 +175,9 @@ impl Ends {
 
     /// Publishes to the back what was queued, and processes its answers.
     fn serve(&mut self, tx: &mut TxHalf<Domain>) -> Result<()> {
-        let Self { guest, host, back, port, scratch, .. } = self;
-        softirq(|| tx.publish(guest));
-        while back.poll_tx(host, 0, port, scratch).map_err(|_| "a fault of the front, TX")? == Polled::More {}
+        softirq(|| tx.publish(&self.guest));
+        while self.poll_tx()? == Polled::More {}
+        let guest = &self.guest;
         softirq(|| {
             tx.reclaim(guest, 1).map_err(|_| FAULT)?;
             loop {
@@ -237,8 +237,7 @@ impl Ends {
         while came < n {
             // SAFETY: as above.
             unsafe { shim::pk_test_resched() };
-            let _ =
-                self.back.poll_rx(&self.host, 0, &mut self.port).map_err(|_| "a fault of the front, RX")?;
+            self.poll_rx()?;
             loop {
                 let (rx, guest) = (&mut halves.rx, &self.guest);
                 let mut skbs = Skbs::new(to, AT_ONCE as usize, false, false);
