@@ -164,8 +164,8 @@ fn programs(w: &Workspace, counted: bool) -> Result<Vec<PathBuf>, String> {
         let mut cargo = w.cargo(&["build", "--profile", profile, "--target", TARGET]);
         // No one reads a backtrace there, and the image is smaller without line tables.
         cargo.args(packages).env(format!("CARGO_PROFILE_{}_DEBUG", profile.to_uppercase()), "0");
-        // `release` compiles these quickly, which doubles their size, and a guest's initial file system
-        // is in its memory twice.
+        // `release` compiles these quickly, which doubles their size, and a guest's initial file
+        // system is in its memory twice.
         if !counted {
             for package in ["pregrant-cli", "pregrant-lab"] {
                 cargo.args(["--config", &format!("profile.{profile}.package.{package}.opt-level=1")]);
