@@ -560,7 +560,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// The disk has completed a request, or failed.
+    /// Handles a request that the disk has completed, or that failed.
     fn end(&mut self, place: u32, outcome: Result<(), IoError>) {
         let job = &mut self.jobs[place as usize];
         job.outcome = outcome;
@@ -708,7 +708,7 @@ impl<P: Platform> BackQueue<P> {
     }
 }
 
-/// Writes that were answered before this flush may be lost.
+/// True if this is a flush that failed: writes that were answered before it may be lost.
 fn is_failed_flush(Done { io, outcome }: &Done) -> bool {
     matches!(io.op, IoOp::Flush) && *outcome == Err(IoError::Failed)
 }

@@ -67,7 +67,7 @@ pub struct Credit {
     /// Bytes that may be sent now.
     pub(super) left: u64,
     window_start_ns: u64,
-    /// No frame is taken before this time; this many windows have passed then.
+    /// The time before which no frame is taken, and the number of windows that have passed by then.
     until: Option<(u64, u64)>,
     /// Number of times a frame had to wait.
     waits: u64,

@@ -50,7 +50,8 @@ pub struct TxQueue<P: Platform> {
     done: Vec<Token>,
     answers: Vec<TxResponse>,
     stats: Arc<LiveStats>,
-    /// The port's object, once it has held a frame.
+    /// The object by which the port reports frames that it no longer holds. None: it has never held
+    /// one.
     completions: Option<Arc<dyn Completions>>,
     /// The port holds frames now.
     keeps: bool,

@@ -41,7 +41,7 @@ use alloc::vec::Vec;
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 type Offered<P> = (Chan<P>, EvtchnPort);
 
-/// This error cannot happen: the paths have all memory.
+/// An error that cannot happen, since the paths contain all memory that a queue needs.
 const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings", code: 22 };
 
 /// The arguments of a new queue.

@@ -184,8 +184,8 @@ impl<P: Platform> SendArea<P> {
     }
 }
 
-/// Bytes are not bound to ids: a frame of any length goes to the next place, while the half has
-/// room.
+/// Sends frames by a data ring, whose bytes are not bound to ids: a frame of any length goes to the
+/// next place, while the half has room.
 impl<P: Platform> SendArea<P> {
     /// Number of ids that have memory: all of them.
     pub fn ids(&self) -> u32 {
