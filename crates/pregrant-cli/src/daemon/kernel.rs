@@ -205,7 +205,7 @@ impl Drop for KeptOff {
 /// Returns the chosen devices of the domain, or all devices if none are chosen.
 ///
 /// # Errors
-/// xenstore's.
+/// xenstore cannot be read.
 pub fn devices_of<T: Transport>(
     serves: Serves,
     back: DomId,
