@@ -91,7 +91,7 @@ fn distinct<'a, T: Ord + Clone>(
     records.map(key).filter(|value| seen.insert(value.clone())).collect()
 }
 
-/// Median, least and greatest of figures; null without any.
+/// The median, the least and the greatest of some figures, as JSON; null if there are none.
 fn summary(mut figures: Vec<f64>) -> Value {
     figures.sort_by(f64::total_cmp);
     let n = figures.len();
