@@ -462,7 +462,7 @@ impl PortProvider for Taps {
         }
         let key = (id.front.0, id.handle);
         let Some(placed) = self.taps.get_mut(&key) else {
-            return Plugged::No("it has no interface".into());
+            return Plugged::No("the vif has no interface".into());
         };
         if placed.script.is_none() {
             match script_of(place) {
@@ -493,7 +493,7 @@ impl PortProvider for Taps {
 
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String> {
         self.settle();
-        let placed = self.taps.get_mut(&(id.front.0, id.handle)).ok_or("it has no interface")?;
+        let placed = self.taps.get_mut(&(id.front.0, id.handle)).ok_or("the vif has no interface")?;
         let ports = placed.tap.ports(queues, front).map_err(|e| e.to_string())?;
         let readable: io::Result<_> = ports.iter().map(|port| port.as_fd().try_clone_to_owned()).collect();
         placed.readable = readable.map_err(|e| e.to_string())?;

@@ -55,7 +55,7 @@ impl fmt::Display for LendRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Key(e) => e.fmt(f),
-            Self::List(e) => write!(f, "the list page cannot be mapped: {}", e.status),
+            Self::List(e) => write!(f, "the page of this list cannot be mapped: {}", e.status),
             Self::TooManyPages(e) => e.fmt(f),
             Self::Held(pages) => {
                 write!(f, "the guest has not yet unmapped all of the {pages} pages of an earlier connection")
