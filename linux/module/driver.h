@@ -123,7 +123,7 @@ struct pregrant_queue {
 	grant_ref_t *numbers; /* unused grant references, `spare` of them */
 	u32 spare;
 	struct pregrant_granted_piece granted[PREGRANT_PIECES_MAX]; /* of the skb being sent */
-	u16 ids[PREGRANT_PIECES_MAX]; /* ids of that skb's requests, or of responses */
+	u16 ids[PREGRANT_PIECES_MAX]; /* ids of the requests of the skb being sent, or of responses */
 	bool mc_refused; /* a multicast request found the ring full */
 
 	/* NAPI poll. */

@@ -197,7 +197,8 @@ impl Ends {
         Ok(self.front.is_live())
     }
 
-    /// Gives up pages as control does where memory is short: then there may be no list to be had.
+    /// Gives up pages as control does when the kernel is short of memory. This must need no list of
+    /// more than a page, since there may be no memory for one.
     #[inline(never)]
     fn give_up_pages(&mut self) -> Result<()> {
         let Self { front, guest, .. } = self;
