@@ -182,9 +182,9 @@ struct Uplink<'a, P: Platform, T: Transport> {
     announces_at: [Option<Instant>; 2],
 }
 
-/// The interface's state as last logged.
+/// The last check of the interface, and what was logged about it.
 struct Check {
-    /// Time of the last check.
+    /// Time of the check.
     at: Option<Instant>,
     seen: Whereabouts,
     /// The reason why the interface is not available.

@@ -29,7 +29,8 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Keeps locks and memory in files below a directory, such as `/run/pregrant-back`.
+/// Keeps the locks of devices, and the memory that outlives this process, in files below a
+/// directory, such as `/run/pregrant-back`.
 #[derive(Clone, Debug)]
 pub struct FileRecovery {
     dir: PathBuf,

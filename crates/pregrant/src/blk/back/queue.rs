@@ -336,8 +336,8 @@ impl<P: Platform> BackQueue<P> {
         self.jobs.len() - self.free.len()
     }
 
-    /// Answers what the disk has completed, and passes one batch of requests to the disk. Returns
-    /// the number of both. After a fault the disk must be closed.
+    /// Answers the requests that the disk has completed, and passes one batch of requests to the
+    /// disk. Returns the number of all these requests. After a fault the disk must be closed.
     pub fn poll(&mut self, p: &P) -> Result<usize, PeerFault> {
         if self.chan.is_none() {
             return Ok(0);
@@ -369,7 +369,7 @@ impl<P: Platform> BackQueue<P> {
         Ok(moved + taken?)
     }
 
-    /// Collects what the disk has completed.
+    /// Collects the I/Os that the disk has completed. Returns their number.
     fn collect(&mut self, p: &P) -> usize {
         let mut all = 0;
         loop {

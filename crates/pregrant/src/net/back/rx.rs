@@ -437,7 +437,7 @@ impl<P: Platform> RxQueue<P> {
         &self.chain
     }
 
-    /// The queue's paths, to limit what they keep mapped.
+    /// The paths that serve the queue's frames, for limiting the pages that they keep mapped.
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }

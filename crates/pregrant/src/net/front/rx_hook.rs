@@ -281,7 +281,7 @@ impl Slots<'_> {
         self.act(to, frame, there, action)
     }
 
-    /// Does what the hook says.
+    /// Carries out the action that the hook has returned for a frame.
     #[inline(always)]
     fn act<P: Platform>(
         &mut self,

@@ -69,9 +69,9 @@ pub enum HalfRefusal {
     Index(MapError),
     /// The index page is wrong.
     Fault(IndexFault),
-    /// A page of the half could not be mapped.
+    /// A page of the data ring's half could not be mapped.
     Map(MapError),
-    /// The half has more pages than this back maps for one guest.
+    /// This half of the data ring has more pages than the back maps for one guest.
     TooManyPages(TooManyPages),
 }
 
