@@ -9,7 +9,7 @@
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Frames of this size are what the ceilings bound.
+/// The length of the frames whose rates are compared with upper bounds ("ceilings"), in bytes.
 const SHORT: u64 = 64;
 
 /// The lines of the file, from each run's records and the machine's facts.

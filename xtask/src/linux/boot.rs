@@ -1,5 +1,5 @@
-//! The self-test in a kernel of Debian's, in QEMU without Xen: what it must say, and what the
-//! kernel must not.
+//! Runs the self-test in a kernel of Debian's, in QEMU without Xen. Checks the lines that the
+//! self-test must print, and that the kernel reports no failure.
 
 use super::kbuild::Headers;
 use crate::console::Console;

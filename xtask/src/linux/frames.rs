@@ -59,7 +59,8 @@ const DATA_PATH: &[&str] = &[
 /// by the self-test.
 const CALLED_FOR_FRAMES: [&str; 3] = ["pregrant_tx_", "pregrant_rx_", "pregrant_back_poll_"];
 
-/// A type with such a function that only runs at set-up.
+/// A type that has a function with a name of [`DATA_PATH`] which runs only at set-up: its functions
+/// do not count.
 const SET_UP: &str = "front::queue::Parts<";
 
 /// For each object: the largest allowed number of calls of panicking functions, and how many of
