@@ -194,7 +194,7 @@ struct Check {
 /// Frames that were read from the tap and wait for room on a ring.
 struct Waiting {
     frames: Arena,
-    /// Number of these frames that are on the ring.
+    /// Number of frames, from the first on, that are on the ring already.
     sent: usize,
 }
 

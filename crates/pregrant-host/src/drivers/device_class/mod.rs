@@ -134,7 +134,7 @@ pub struct Operation {
     pub name: &'static str,
     /// Number of requests that were done.
     pub requests: u64,
-    /// Number of bytes that these requests transferred; 0 if they carry no data.
+    /// Number of bytes that requests of this kind transferred; 0 if they carry no data.
     pub bytes: u64,
     /// The time that requests needed, including failed ones.
     pub latency: LatencyFigures,

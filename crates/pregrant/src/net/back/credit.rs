@@ -15,7 +15,7 @@
 
 use core::fmt;
 
-/// Number of bytes that `left` may always reach.
+/// Smallest limit of the saved credit, in bytes; a window of more bytes is the limit itself.
 const BURST: u64 = 131_072;
 
 /// The rate that the toolstack allows.

@@ -1,5 +1,5 @@
-//! The requests that a front has in hand: in which pieces each goes to a ring, which of them wait,
-//! and what is asked again.
+//! The requests that a front has in hand: the parts in which each goes to a ring, the requests that
+//! wait, and the parts that are sent again.
 //!
 //! ```text
 //!   add --(overlaps an earlier change?)--> waiting --'
