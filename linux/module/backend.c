@@ -30,7 +30,7 @@
 struct pregrant_watch {
 	struct xenbus_watch watch;
 	struct pregrant_device *dev; /* under `watches`; NULL: abandoned */
-	enum pregrant_event event; /* what to handle; no event for `state` of this end */
+	enum pregrant_event event; /* the event to raise; the watch of this end's `state` raises none */
 	struct list_head left;
 };
 

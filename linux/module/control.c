@@ -441,7 +441,7 @@ static void restart_with(struct pregrant_device *dev, unsigned int queues)
 	WRITE_ONCE(dev->settings.queues, queues);
 	if (!dev->front)
 		return;
-	/* With the queues stopped no further fault is found, which the new front would forget. */
+	/* Queues stop first: the new front would forget a fault that is found later. */
 	netif_carrier_off(dev->netdev);
 	pregrant_stop_queues(dev);
 	handle_fault(dev);
@@ -519,7 +519,7 @@ static void control(struct pregrant_device *dev)
 	step(dev);
 	pregrant_pool_control(dev, shrinks);
 	pregrant_pool_show(dev);
-	/* Whether pages may be granted changes when the backend has mapped some. */
+	/* The mappings of the backend decide whether skb pages may be granted. */
 	if (dev->queues_up) {
 		WRITE_ONCE(dev->takes, pregrant_front_takes(dev->front));
 		for (k = 0; k < dev->queues_up; k++)

@@ -228,8 +228,8 @@ u32 pregrant_tx_in_flight(const struct pregrant_tx *tx);
 /* Reads TX responses. Returns how many; below 0: a fault. */
 int pregrant_tx_reclaim(struct pregrant_tx *tx);
 /*
- * Asks for an event at the `ahead`-th response from here, and unmasks the channel. 1: that
- * response has arrived; below 0: a fault.
+ * Asks for an event when `ahead` responses have arrived that were not read yet, and unmasks the
+ * channel. 1: they have arrived already; below 0: a fault.
  */
 int pregrant_tx_arm(struct pregrant_tx *tx, u32 ahead);
 /*

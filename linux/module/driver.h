@@ -109,7 +109,7 @@ struct pregrant_queue {
 	struct napi_struct napi;
 	struct pregrant_tx *tx; /* NULL unless the queue is up */
 	struct pregrant_rx *rx; /* NULL unless the queue is up */
-	bool tx_event; /* TX responses to read */
+	bool tx_event; /* an event came: read TX responses */
 
 	/* xmit: under the netdev_queue lock. */
 	struct pregrant_kept *kept; /* ring buffer of skbs in flight, as large as the TX ring */
@@ -123,8 +123,8 @@ struct pregrant_queue {
 	grant_ref_t *numbers; /* unused grant references, `spare` of them */
 	u32 spare;
 	struct pregrant_granted_piece granted[PREGRANT_PIECES_MAX]; /* of the skb being sent */
-	u16 ids[PREGRANT_PIECES_MAX]; /* of its requests, or of responses */
-	bool mc_refused; /* the ring was full for a multicast address */
+	u16 ids[PREGRANT_PIECES_MAX]; /* ids of the requests of the skb being sent, or of responses */
+	bool mc_refused; /* a multicast request found the ring full */
 
 	/* NAPI poll. */
 	struct xdp_rxq_info rxq;

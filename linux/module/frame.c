@@ -78,7 +78,7 @@ void pregrant_skb_received(struct pregrant_received *received, struct sk_buff *s
 	__skb_queue_tail(&received->skbs, skb);
 }
 
-/* noinline: frames that XDP drops do not pay for its saved registers. */
+/* noinline: frames that XDP drops need not save the registers that this function uses. */
 static noinline struct sk_buff *skb_sized(struct pregrant_received *received, size_t len, size_t linear, u32 csum,
 					  u32 gso_type, u32 gso_size)
 {

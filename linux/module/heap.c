@@ -9,10 +9,11 @@
  *                    vmalloc() may fail. The core tries again later, or does with less
  *   pages to grant   may fail, like tables and lists
  *
- * __GFP_NOFAIL is for what has order 0 or 1 and may sleep, which these are. Reclaim must not wait
- * for this interface, over which the guest may swap, nor for xenwatch, in which probe and remove
- * run: so control, probe and remove allocate with memalloc_noio_save(). They hold no lock that
- * reclaim takes: the shrinker (shrinker.c) asks control to free pages, and does not wait for it.
+ * __GFP_NOFAIL is for allocations of order 0 or 1 that may sleep, as these are. Reclaim must not
+ * wait for this interface, over which the guest may swap, nor for xenwatch, in which probe and
+ * remove run: so control, probe and remove allocate with memalloc_noio_save(). They hold no lock
+ * that reclaim takes: the shrinker (shrinker.c) asks control to free pages, and does not wait for
+ * it.
  */
 #include <linux/bug.h>
 #include <linux/gfp.h>

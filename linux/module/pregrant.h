@@ -30,7 +30,7 @@ extern atomic_t pregrant_memory_refused;
 
 /* Kinds of requests that the self-test can fail. */
 enum pregrant_kind {
-	PREGRANT_HEAP = 1, /* more than a page; less never fails */
+	PREGRANT_HEAP = 1, /* allocations of more than a page: shorter ones always succeed */
 	PREGRANT_PAGES = 2,
 	PREGRANT_GRANT = 4,
 	PREGRANT_CHANNEL = 8,

@@ -267,8 +267,8 @@ static int poll_tx(struct pregrant_queue *queue, int budget)
 }
 
 /*
- * Asks the backend for a multicast address, or not any more. Called with BH disabled. False: the
- * ring is full; try again after responses.
+ * Asks the backend to deliver a multicast address, or to stop that. Called with BH disabled. False:
+ * the ring is full; try again after responses.
  */
 bool pregrant_queue_multicast(struct pregrant_queue *queue, const u8 mac[6], bool wanted)
 {

@@ -146,7 +146,7 @@ void pk_test_softirq(bool on)
 		local_bh_enable();
 }
 
-/* What no code writes to its stack. */
+/* A value that no code writes to its stack. */
 #define STACK_PATTERN 0x5afe57ac5afe57acUL
 
 /*

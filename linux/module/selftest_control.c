@@ -153,7 +153,7 @@ static void run(struct pregrant_device *dev)
 	pregrant_control_work(&dev->work.work);
 }
 
-/* A back never unmaps: the front closes after its time, and no run of control waits. */
+/* A backend never unmaps: the front is freed after CLOSE_MS, and control never sleeps. */
 static const char *waits(struct pregrant_device *dev)
 {
 	unsigned long began = clock, took;
@@ -193,7 +193,7 @@ static const char *ends(struct pregrant_device *dev)
 	return NULL;
 }
 
-/* Events come without end. */
+/* A backend causes events without end: control keeps its pace. */
 static const char *paced_runs(struct pregrant_device *dev)
 {
 	unsigned long until;

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// mdBook's own settings, from the root.
+/// mdBook's settings, by their path from the root.
 const SETTINGS: &str = "docs/book.toml";
 
 /// Builds the site. If mdBook is missing outside of CI, prints how to install it.
@@ -26,7 +26,7 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     }
 }
 
-/// The command: installs mdBook if need be.
+/// The command `cargo xtask book`, which installs mdBook if it is missing.
 pub fn make(w: &Workspace) -> Result<(), String> {
     let mdbook = tool::mdbook(w, true)?.ok_or("there is no mdbook")?;
     build(w, &mdbook)?;
@@ -78,8 +78,8 @@ fn targets<'a>(page: &'a str, text: &'a str) -> impl Iterator<Item = String> + '
     files.filter(|file| !file.is_empty()).map(move |file| resolve(page, &file))
 }
 
-/// The summary with its links as they are from the root, and with the pages of its folders, each by
-/// path and title.
+/// Returns the summary with the targets of its links as seen from the root, and with the pages of
+/// its folders, each by path and title.
 fn from_the_root(
     summary: &str,
     pages_of: impl Fn(&str) -> Result<Vec<(String, String)>, String>,

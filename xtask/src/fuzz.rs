@@ -38,7 +38,7 @@ pub struct Plan {
     targets: Vec<String>,
     seconds: u64,
     jobs: usize,
-    /// Merge what is new into the project's corpora.
+    /// True to merge new inputs into the project's corpora.
     keep: bool,
 }
 
@@ -75,7 +75,7 @@ struct Running {
     name: String,
     child: Child,
     log: PathBuf,
-    /// When the target must end, once it has played the kept inputs.
+    /// The time at which the target must end; None: it has not played all kept inputs yet.
     until: Option<Instant>,
 }
 
@@ -87,8 +87,8 @@ impl Running {
         Log::new(String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()))
     }
 
-    /// Asks it to end when its time is over. LibFuzzer's own limit counts from the process's start,
-    /// so a target with many or slow inputs would never reach new ones.
+    /// Asks the target to end when its time is over. LibFuzzer's own limit counts from the
+    /// process's start, so a target with many or slow inputs would never reach new ones.
     fn turn(&mut self, seconds: u64) -> Result<(), String> {
         let now = Instant::now();
         match self.until {
@@ -177,7 +177,7 @@ fn targets(package: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Builds all targets; gives the folder with the binaries.
+/// Builds all targets. Returns the folder with the binaries.
 fn build(w: &Workspace) -> Result<PathBuf, String> {
     let nightly = tool::nightly(w, &[])?;
     tool::debian(w, "c++", "g++")?; // libFuzzer itself is C++
@@ -202,7 +202,7 @@ fn make(dir: &Path) -> Result<(), String> {
     fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))
 }
 
-/// The target's binary with what every run has in common.
+/// Returns the command for a target's binary, with the arguments of every run.
 fn binary(bins: &Path, name: &str) -> Command {
     let mut command = Command::new(bins.join(name));
     command.env("ASAN_OPTIONS", ASAN_OPTIONS).stdin(Stdio::null()).stdout(Stdio::null());
@@ -231,7 +231,7 @@ fn kept(package: &Path, name: &str) -> Vec<PathBuf> {
     folders.into_iter().filter(|f| f.is_dir()).collect()
 }
 
-/// A find, and how to see it again.
+/// Formats a finding, with the command that reproduces it.
 fn finding(name: &str, path_of_log: &Path, log: &str) -> String {
     let mut shown = Vec::new();
     let mut lines = log.lines();
@@ -260,7 +260,8 @@ fn finding(name: &str, path_of_log: &Path, log: &str) -> String {
     shown.iter().map(|line| format!("  {line}\n")).collect()
 }
 
-/// Puts the smallest set of inputs that reaches all that is reached into the project's corpus.
+/// Replaces the project's corpus of a target by the smallest set of inputs that covers the same
+/// code as all inputs together.
 fn keep(package: &Path, bins: &Path, work: &Path, name: &str) -> Result<(), String> {
     let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
     let (merged, corpus) = (work.join("merged").join(name), package.join("corpus").join(name));

@@ -10,7 +10,7 @@ pub struct Layer {
     pub name: &'static str,
     /// The claim that a pass shows, in a few words.
     pub shows: &'static str,
-    /// Runs it; the error is one line.
+    /// Runs the layer; the error is one line.
     pub run: fn(&Workspace) -> Result<(), String>,
 }
 
@@ -132,8 +132,9 @@ const ON_ARM: &[&str] = &[
 /// property.
 const FEW_ON_ARM: [(&str, &str); 2] = [("PREGRANT_TESTS", "short"), ("PROPTEST_CASES", "4")];
 
-/// Memory of Arm is weakly ordered, but qemu-user runs it on this machine's processor: this shows
-/// code and layouts, not orders, which `loom` shows.
+/// Runs the layer `arm`. Memory of Arm is weakly ordered, but qemu-user runs the code on this
+/// machine's processor: this layer tests code and layouts, not the order of memory accesses, which
+/// `loom` tests.
 fn arm(w: &Workspace) -> Result<(), String> {
     const BARE: &str = "aarch64-unknown-none";
     const LINUX: &str = "aarch64-unknown-linux-gnu";
@@ -158,7 +159,7 @@ fn arm(w: &Workspace) -> Result<(), String> {
     run(cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"))
 }
 
-/// Programs that `cargo xtask test` runs, too.
+/// Runs the layer `test`, which is also the command `cargo xtask test`.
 pub fn test(w: &Workspace) -> Result<(), String> {
     tool::debian(w, "xenstore-ls", "xenstore-utils")?;
     tool::debian(w, "gcc", "gcc")?;
@@ -193,9 +194,9 @@ struct Part {
     with: (&'static str, &'static str),
 }
 
-/// The core's suites play all of their rounds.
+/// The setting with which the core's suites play all of their rounds.
 const ALL_ROUNDS: (&str, &str) = ("PREGRANT_TESTS", "long");
-/// A back with two worker threads.
+/// The setting for a back with two worker threads.
 const WORKERS: (&str, &str) = ("PREGRANT_TEST_WORKERS", "2");
 
 const LONG: &[Part] = &[
@@ -211,7 +212,8 @@ const LONG: &[Part] = &[
     Part { suite: "net", tests: &["many_bad_requests", "xsa_396_a_back_that_cycles_gets"], with: ALL_ROUNDS },
 ];
 
-/// Built as in `test`, so that nothing is built again for the workspace.
+/// Runs the layer `long`. It builds as `test` does, so that nothing is built again for the
+/// workspace.
 fn long(w: &Workspace) -> Result<(), String> {
     let suites = suite::all(w)?;
     let job = |part: &Part| {

@@ -13,7 +13,8 @@ pub struct Link<'a> {
 }
 
 impl Link<'_> {
-    /// The file that it names, and the heading in it; None: it leads elsewhere.
+    /// The file that the link names, and the heading in it; None: the link leads out of the
+    /// project.
     pub fn file_and_heading(&self) -> Option<(&str, Option<&str>)> {
         let leads_elsewhere = self.target.contains("://") || self.target.starts_with("mailto:");
         let (file, heading) = match self.target.split_once('#') {
@@ -54,7 +55,8 @@ pub fn links(text: &str) -> Vec<Link<'_>> {
     found
 }
 
-/// The page with other targets of its links, by `target`; None: the link becomes its text.
+/// Returns the page with other targets of its links, as `target` says; None: the link is replaced
+/// by its text.
 pub fn relinked(text: &str, target: impl Fn(&Link<'_>) -> Option<String>) -> String {
     // Replacements for ranges of bytes.
     let mut cuts: Vec<(usize, usize, String)> = Vec::new();
@@ -78,8 +80,8 @@ pub fn relinked(text: &str, target: impl Fn(&Link<'_>) -> Option<String>) -> Str
     out + &text[at..]
 }
 
-/// The anchors of its headings, as they are made of a heading's words everywhere; one that is there
-/// twice has a number.
+/// Returns the anchors of the page's headings, formed as GitHub and mdBook form them. An anchor
+/// that occurs twice gets a number.
 pub fn anchors(text: &str) -> Vec<String> {
     let code = code(text);
     let mut anchors: Vec<String> = Vec::new();
@@ -101,7 +103,7 @@ pub fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Code blocks and code spans, each by its start and its end.
+/// Finds code blocks and code spans, each by its start and its end.
 fn code(text: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut at = 0;

@@ -24,7 +24,8 @@ const SECOND_NAMES: [&str; 8] =
 const RATE: &str = "frames_per_s";
 /// Field with the share of the processors that others used; older programs do not write it.
 const OTHERS: &str = "others";
-/// Above this share, over all turns, there is no ratio: as the benches themselves have it.
+/// Largest share of the processors that others may use, over all turns, for a ratio to be given;
+/// the benches use the same limit.
 const COMPARED_MOST: f64 = 0.1;
 
 const TAKES: &str = "pair takes FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of the second alone]";
@@ -67,7 +68,7 @@ impl Plan {
 /// A row of one run: identifying fields, other fields, rate, and the share that others used.
 type Row = (Vec<Value>, Vec<Value>, f64, Option<f64>);
 
-/// Measures, and prints a line for each row.
+/// Measures the pairs, and prints a line for each row.
 pub fn measure(w: &Workspace, plan: &Plan) -> Result<(), String> {
     let programs = plan.programs.each_ref().map(|program| from_here(program));
     let run = |k: usize| rows(&output(w.program(&programs[k]).args(&plan.args[k]))?);
@@ -108,7 +109,7 @@ fn rows(text: &str) -> Result<Vec<Row>, String> {
     }
 }
 
-/// A line for each row, as docs/results has them.
+/// Formats a line for each row, in the form of docs/results.
 fn lines(turns: &[[Vec<Row>; 2]]) -> Result<Vec<Value>, String> {
     let names = |rows: &[Row]| rows.iter().map(|(names, ..)| names.clone()).collect::<Vec<_>>();
     let Some([_, rows]) = turns.first() else { return Ok(Vec::new()) };

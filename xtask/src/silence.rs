@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a test may print nothing. A thousand kills take three minutes.
+/// The time after which a test that has printed nothing is ended. A thousand kills take three
+/// minutes.
 pub const LONGEST: Duration = Duration::from_secs(600);
 
 /// Ends all descendants of this process; returns how many there were. A runner that continues after
@@ -24,7 +25,7 @@ pub fn end_descendants(of: u32) -> usize {
     all.len()
 }
 
-/// Each process with its parent.
+/// Returns each process with its parent.
 fn parents(proc: &Path) -> BTreeMap<u32, u32> {
     let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
     let parent = |id: u32| {

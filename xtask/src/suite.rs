@@ -13,8 +13,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
 
-/// The longest suites, in seconds of each alone: they start first. The others follow in the order
-/// of their names.
+/// The suites that take longest, by the seconds that each takes alone: they start first. The others
+/// follow in the order of their names.
 const LONGEST: &[&str] = &[
     "restart",        // 180
     "backend",        // 160
@@ -64,7 +64,7 @@ pub struct Suite {
     folder: String,
 }
 
-/// The test program that a line of cargo's names, if it does.
+/// Finds the test program that a line of cargo's output names; None: it names none.
 fn suite(line: &str) -> Option<Suite> {
     let message: Value = serde_json::from_str(line).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;

@@ -30,12 +30,12 @@ pub struct Job {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Says {
     Events,
-    /// Judged by its exit status, as one test: rustdoc's events would need `RUSTC_BOOTSTRAP`, which
-    /// rebuilds everything.
+    /// The program is judged by its exit status, as one test: rustdoc's events would need
+    /// `RUSTC_BOOTSTRAP`, which rebuilds everything.
     Status,
 }
 
-/// Tests by how they ended.
+/// Counts of tests by their result.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     passed: u64,
@@ -106,7 +106,7 @@ impl Events {
         }
     }
 
-    /// The program has ended: what it did not close has failed.
+    /// Called when the program has ended: tests that it did not finish have failed.
     fn end(mut self) -> Tally {
         if !self.closed {
             self.tally.failed += (self.running.len() as u64).max(1);
@@ -116,8 +116,8 @@ impl Events {
 }
 
 impl Tally {
-    /// Runs all, `at_once` at a time, in their order, and counts. The output of each is printed
-    /// when it has ended. All are run, whichever fails.
+    /// Runs all jobs in their order, `at_once` at a time, and counts their tests. The output of
+    /// each is printed when it has ended. All are run, even if some fail.
     pub fn run_all(&mut self, jobs: Vec<Job>, at_once: usize) -> Result<(), String> {
         let queue = Mutex::new(jobs.into_iter());
         let (done, ended) = mpsc::channel();
@@ -149,8 +149,8 @@ impl Tally {
     }
 }
 
-/// Runs a program, prints its output line by line, and counts. One without a line for
-/// [`silence::LONGEST`] is ended.
+/// Runs a program, prints its output line by line, and counts its tests. A program that prints no
+/// line for [`silence::LONGEST`] is ended.
 fn run(job: Job, print: &mut dyn FnMut(&str)) -> (Tally, Result<(), String>) {
     let Job { mut command, says } = job;
     let shown = crate::workspace::show(&command);

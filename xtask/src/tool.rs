@@ -6,7 +6,7 @@
 
 use crate::workspace::{Workspace, run, succeeds};
 
-/// A Rust target of the pinned toolchain.
+/// Installs a Rust target of the pinned toolchain.
 pub fn target(w: &Workspace, target: &str) -> Result<(), String> {
     let listed = w.program("rustup").args(["target", "list", "--installed"]).output();
     if listed.is_ok_and(|o| String::from_utf8_lossy(&o.stdout).lines().any(|l| l == target)) {
@@ -15,7 +15,7 @@ pub fn target(w: &Workspace, target: &str) -> Result<(), String> {
     run(w.program("rustup").args(["target", "add", target]))
 }
 
-/// A component of the pinned toolchain.
+/// Installs a component of the pinned toolchain.
 pub fn component(w: &Workspace, component: &str) -> Result<(), String> {
     let listed = w.program("rustup").args(["component", "list", "--installed"]).output();
     let is_there = |o: std::process::Output| {
@@ -56,7 +56,7 @@ pub fn nightly(w: &Workspace, components: &[&str]) -> Result<String, String> {
     Ok(name.into())
 }
 
-/// The output of `rustc --version` of a toolchain; empty where there is none.
+/// Returns the output of `rustc --version` of a toolchain; empty if it is not installed.
 fn version(w: &Workspace, toolchain: &str) -> String {
     let out = w.program("rustup").args(["run", toolchain, "rustc", "--version"]).output();
     out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string()).unwrap_or_default()
@@ -66,7 +66,7 @@ fn is_pinned(version: &str) -> bool {
     version == NIGHTLY.1
 }
 
-/// The pinned nightly with Miri, which exists only in nightly toolchains.
+/// Returns the pinned nightly with Miri, which exists only in nightly toolchains.
 pub fn miri(w: &Workspace) -> Result<String, String> {
     let works = |name: &str| succeeds(w.program("rustup").args(["run", name, "cargo", "miri", "--version"]));
     let name = nightly(w, &[])?;
@@ -84,8 +84,8 @@ pub fn miri(w: &Workspace) -> Result<String, String> {
 /// Version of mdBook.
 const MDBOOK: &str = "0.5.4";
 
-/// mdBook, the pinned one: on the path, or in the target directory, where it is installed if
-/// `install`. None: it is not there.
+/// Returns the path of the pinned mdBook: on the PATH, or in the target directory, where it is
+/// installed if `install` is true. None: it is not there.
 pub fn mdbook(w: &Workspace, install: bool) -> Result<Option<String>, String> {
     let tools = w.target().join("tools");
     let own = tools.join("bin/mdbook").display().to_string();
@@ -108,7 +108,7 @@ pub fn mdbook(w: &Workspace, install: bool) -> Result<Option<String>, String> {
     Ok(Some(own))
 }
 
-/// A program from a Debian package. False: it is not there, and this is a desk.
+/// Finds a program from a Debian package. False: it is missing, and this is not CI.
 pub fn debian(w: &Workspace, program: &str, package: &str) -> Result<bool, String> {
     if on_path(program) {
         return Ok(true);
@@ -129,7 +129,7 @@ pub fn debian(w: &Workspace, program: &str, package: &str) -> Result<bool, Strin
     }
 }
 
-/// The headers of Debian's kernel, by which modules are built.
+/// Installs the headers of Debian's kernel, by which modules are built.
 pub fn debian_headers(w: &Workspace) -> Result<(), String> {
     const PACKAGE: &str = "linux-headers-amd64";
     if succeeds(w.program("dpkg").args(["-s", PACKAGE])) {

@@ -12,8 +12,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Units that run something, and the exposure that each must stay below, in tenths: systemd counts
-/// from 0 to 100.
+/// Units that run a program, each with the exposure that it must stay below, in tenths: systemd
+/// counts from 0 to 100.
 const SERVICES: [(&str, u32); 6] = [
     ("pregrant-back.service", 30),
     ("pregrant-blkback.service", 30),
@@ -25,7 +25,7 @@ const SERVICES: [(&str, u32); 6] = [
 ];
 /// The directories of systemd's own units, which ours refer to.
 const SYSTEM_UNITS: [&str; 2] = ["/usr/lib/systemd/system", "/lib/systemd/system"];
-/// Programs that the units start: there, and not run.
+/// Programs that the units start. They must exist for the check, and are not run.
 const PROGRAMS: [&str; 3] = ["usr/local/bin/pregrant", "sbin/modprobe", "bin/sh"];
 
 pub fn layer(w: &Workspace) -> Result<(), String> {
@@ -107,7 +107,8 @@ fn make_root(w: &Workspace, units: &[PathBuf]) -> Result<PathBuf, String> {
     Ok(root)
 }
 
-/// Lines of `verify`: a key that it does not know is a line and no failure.
+/// Returns the complaints in the output of `systemd-analyze verify`, which reports a key that it
+/// does not know without failing.
 fn complaints(succeeded: bool, said: &str) -> Result<(), String> {
     match said.trim() {
         "" if succeeded => Ok(()),

@@ -29,15 +29,16 @@ impl Workspace {
         &self.target
     }
 
-    /// A program to be run in the root, with no one at its keyboard.
+    /// Returns a command that runs a program in the root, with no one at its keyboard.
     pub fn program(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root).stdin(Stdio::null());
         command
     }
 
-    /// `cargo ARGS` with the pinned toolchain. Without state for incremental builds, which took a
-    /// fifth of the time of the first build (`net`: 148 seconds instead of 119).
+    /// Returns the command `cargo ARGS` with the pinned toolchain. It keeps no state for
+    /// incremental builds, which took a fifth of the time of the first build (`net`: 148 seconds
+    /// instead of 119).
     pub fn cargo(&self, args: &[&str]) -> Command {
         let mut command = self.program("cargo");
         command.args(args).env("CARGO_INCREMENTAL", "0");
@@ -107,7 +108,7 @@ pub fn run_all(commands: Vec<Command>) -> Result<(), String> {
     ended.collect::<Vec<_>>().into_iter().collect()
 }
 
-/// True when it starts and succeeds; its output is dropped.
+/// True if the command starts and succeeds; its output is dropped.
 pub fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }

@@ -77,7 +77,7 @@ pub struct BackArgs {
     /// With --take at the end, else at once those that a stopped backend left connected
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "vif", "close"])]
     give_back: Vec<DeviceChoice>,
-    /// Connect vifs to this
+    /// Connect vifs to taps of this machine, or to one switch
     ///
     /// A tap each (the default on Xen), or one switch in this process (on the loopback)
     #[arg(long, value_name = "PORT")]

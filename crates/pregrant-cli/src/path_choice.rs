@@ -83,7 +83,7 @@ fn of_the_laboratory(path: PathName) -> Option<&'static str> {
 /// it.
 fn refusal(path: PathName, what: &str) -> String {
     format!(
-        "--path {path} is not in this program: by it {what}. It is measured in the laboratory, without Xen: pregrant-lab back and \
+        "--path {path} is not in this program: with it {what}. It is measured in the laboratory, without Xen: pregrant-lab back and \
          pregrant-lab front, with --loopback DIR --path {path}\n"
     )
 }

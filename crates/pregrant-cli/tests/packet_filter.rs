@@ -96,7 +96,7 @@ fn what_is_no_program_is_refused() {
         ("2\n48 0 0 256\n6 0 0 0", "instruction 0: it reads byte 256, and a hook sees the first 256"),
         ("2\n32 0 0 253\n6 0 0 0", "it reads byte 253"),
         ("2\n177 0 0 256\n6 0 0 0", "it reads byte 256"),
-        ("2\n48 0 0 4294963248\n6 0 0 0", "it reads what Linux knows of a packet"),
+        ("2\n48 0 0 4294963248\n6 0 0 0", "it loads what Linux stores beside a packet"),
         ("2\n96 0 0 16\n6 0 0 0", "it uses word 16 of memory, which has 16 words"),
         ("2\n2 0 0 16\n6 0 0 0", "it uses word 16 of memory"),
         ("2\n52 0 0 0\n6 0 0 0", "it divides by 0"),

@@ -1,7 +1,7 @@
 //! Enums whose values are written as one word each, on a command line, in a status or in a record.
 
-/// Defines such an enum. `what` names it with its article ("a transport"), for the error on an
-/// unknown word.
+/// Defines an enum whose values are words. `what` names the enum with its article ("a transport"),
+/// for the error on an unknown word.
 macro_rules! named {
     ($(#[$about:meta])* $of:ident, $what:literal { $($(#[$each:meta])* $value:ident = $name:literal,)* }) => {
         pregrant::named! {

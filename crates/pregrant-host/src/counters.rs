@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Counters {
     /// Number of grant copy operations. A batch counts as many as it has.
     pub grant_copies: u64,
-    /// Number of bytes that these operations copied.
+    /// Number of bytes that grant copies copied.
     #[serde(default)]
     pub grant_copy_bytes: u64,
     pub grant_maps: u64,

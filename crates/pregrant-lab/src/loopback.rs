@@ -115,10 +115,10 @@ A guest keeps a disk that it has mounted: after ten seconds the command gives up
         /// The guest
         #[arg(value_name = "DOMID", value_parser = guest_domid)]
         guest: u16,
-        /// This vif of it alone
+        /// Only this vif of the guest
         #[arg(long, value_name = "HANDLE", conflicts_with = "disk")]
         vif: Option<u32>,
-        /// This disk of it alone: xvda, or its number
+        /// Only this disk of the guest: xvda, or its number
         #[arg(long, value_name = "NAME", value_parser = disk_number)]
         disk: Option<u32>,
         /// Remove it at once, whatever the guest does with it

@@ -50,7 +50,8 @@ pub fn run(args: StoreArgs) -> Result<()> {
 
 fn serve(socket: PathBuf) -> Result<()> {
     // A signal makes it readable, and the server's epoll sees that.
-    let stop = Stop::on_signals().map_err(|e| format!("cannot handle signals: {e}; see ulimit -n"))?;
+    let stop = Stop::on_signals()
+        .map_err(|e| format!("cannot handle signals: {e}; raise the limit of open files (ulimit -n)"))?;
     let mut xenstored = Xenstored::new()?;
     xenstored.listen_unix(&socket)?;
     // Our parent may wait for this line, or may have closed our output: serving goes on.

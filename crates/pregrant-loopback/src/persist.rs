@@ -1,7 +1,7 @@
 //! Memory that outlives the process: the broker keeps it by domain and name, so that a successor
-//! finds what its predecessor left (the redo page of a ring). And names that one process at a time
-//! may own, so that there is one successor only: the broker takes them back when the owner dies,
-//! with its channels.
+//! finds what its predecessor left (the redo page of a ring). The broker also keeps names that only
+//! one process at a time may own, so that there is only one successor. It frees a name, and the
+//! event channels, when the owner dies.
 #![expect(unsafe_code, reason = "the trait of shared memory")]
 
 use crate::attachment::Core;

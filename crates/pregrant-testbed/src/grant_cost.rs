@@ -33,7 +33,7 @@ named! {
     }
 }
 
-/// All of them.
+/// All operations, in the order of their numbers.
 pub const OPS: [Op; 4] = [Op::Grant, Op::Copy, Op::Revoke, Op::Release];
 
 /// For each op of [`OPS`], its time, and how often it was done.
@@ -53,8 +53,8 @@ impl Spent {
     }
 }
 
-/// The message by which a burst is given to the backend, to be copied. The next type is the
-/// backend's answer: what the copy cost.
+/// The message to the backend: the grants of a burst that it must copy. It answers with `FromBack`,
+/// the time that the copies took.
 type ToBack = Vec<GrantRef>;
 type FromBack = Result<Spent, String>;
 

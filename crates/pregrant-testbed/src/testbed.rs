@@ -293,8 +293,9 @@ impl Process {
             format!("cannot start the process of the {name}: {e}; see ulimit -u and ulimit -n")
         })?;
         let pid = Pid::from_child(&child);
-        let life = pidfd_open(pid, PidfdFlags::empty())
-            .map_err(|e| format!("cannot watch the process of the {name}: {e}; see ulimit -n"))?;
+        let life = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| {
+            format!("cannot watch the process of the {name}: {e}; raise the limit of open files (ulimit -n)")
+        })?;
         let commands = child.stdin.take();
         let reports = BufReader::new(child.stdout.take().ok_or("a child without output")?);
         Ok(Self { name, child, life, commands, reports })

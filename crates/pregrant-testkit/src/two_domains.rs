@@ -59,8 +59,8 @@ pub enum Way {
     Foreign,
 }
 
-/// The ways that need no front of a kind of its own, so that the model front takes them too.
-/// Staging is here with each data length that a back offers.
+/// The paths that need no special front, so that the model front supports them, too. Staging is
+/// among them with each data length that a back offers.
 pub const WAYS: [Way; 10] = [
     Way::Copy,
     Way::Map,
@@ -74,7 +74,7 @@ pub const WAYS: [Way; 10] = [
     Way::Staging(65535),
 ];
 
-/// The ways that only our front uses, and no front of Linux: the heads of long frames in staging
+/// The paths that only our front uses, and no front of Linux: the heads of long frames in staging
 /// buffers ([`Way::Heads`]), or their first slots ([`Way::FirstSlots`]); network frames in a data
 /// ring, one that is soon full and one that is not; or in pages of guest memory without grants,
 /// which the back has mapped as a whole ([`Way::Foreign`]).

@@ -137,8 +137,8 @@ impl<'a> Burst<'a> {
 #[derive(Debug)]
 pub struct Arena {
     bytes: BurstBuffer,
-    /// The arena's own bytes while others are in their place; after that, the others until they are
-    /// taken back.
+    /// While bytes that were moved in are in use, the arena's own bytes; afterwards the bytes that
+    /// were moved in, until [`move_out`](Self::move_out) returns them.
     other: Option<BurstBuffer>,
     moved_in: bool,
     used: usize,

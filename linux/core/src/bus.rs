@@ -29,7 +29,7 @@ impl fmt::Display for BusError {
 }
 
 impl BusError {
-    /// The error code for xenstore.
+    /// The error code that is reported in xenstore.
     pub fn code(&self) -> i32 {
         match self {
             Self::Kernel { code, .. } => *code,

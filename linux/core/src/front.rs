@@ -254,7 +254,7 @@ pub extern "C" fn pregrant_front_step(front: &mut Front) -> bool {
     false
 }
 
-/// The error code for xenstore.
+/// The error code that is reported in xenstore.
 fn code_of(e: &FrontError<BusError>) -> i32 {
     match e {
         FrontError::Keys(e) => e.code(),

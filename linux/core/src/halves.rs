@@ -210,8 +210,8 @@ pub extern "C" fn pregrant_tx_reclaim(tx: &mut Tx) -> i32 {
     or_fault(tx.p.device, tx.half.reclaim(&tx.p, 1).map(|n| n as i32))
 }
 
-/// Asks for an event at the `ahead`-th response from here, and unmasks the channel. 1: that
-/// response has arrived; below 0: a fault.
+/// Asks for an event when `ahead` responses have arrived that were not read yet, and unmasks the
+/// channel. 1: they have arrived already; below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_tx_arm(tx: &mut Tx, ahead: u32) -> i32 {
     or_fault(tx.p.device, tx.half.final_check(&tx.p, ahead).map(i32::from))

@@ -9,7 +9,7 @@
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Frames of this size are what the ceilings bound.
+/// The length of the frames whose rates are compared with upper bounds ("ceilings"), in bytes.
 const SHORT: u64 = 64;
 
 /// The lines of the file, from each run's records and the machine's facts.
@@ -91,7 +91,7 @@ fn distinct<'a, T: Ord + Clone>(
     records.map(key).filter(|value| seen.insert(value.clone())).collect()
 }
 
-/// Median, least and greatest of figures; null without any.
+/// The median, the least and the greatest of some figures, as JSON; null if there are none.
 fn summary(mut figures: Vec<f64>) -> Value {
     figures.sort_by(f64::total_cmp);
     let n = figures.len();

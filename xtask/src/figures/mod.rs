@@ -28,9 +28,9 @@ const WATCH: Duration = Duration::from_secs(3);
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plan {
     runs: u32,
-    /// Whatever else the machine does.
+    /// True to measure although other programs use the machine.
     anyway: bool,
-    /// The page alone, of the figures that are there.
+    /// True to make only the page, from figures that exist already.
     page: bool,
 }
 
@@ -53,7 +53,8 @@ impl Plan {
     }
 }
 
-/// Measures, unless the page alone is asked for, and writes. The machine should do nothing else.
+/// Measures, unless only the page is wanted, and writes the page. The machine should do nothing
+/// else.
 pub fn make(w: &Workspace, plan: &Plan) -> Result<(), String> {
     if !plan.page {
         measure(w, plan)?;

@@ -23,7 +23,7 @@ const HEAD: &str = "# Results\n\n\
     [real-xen-figures](real-xen-figures.md). Compare rows of one table, and nothing else. *a (b..c)* is a median\n\
     with the least and the greatest value. A ratio is the median of the ratios within each repeat.\n";
 
-/// The page that the files give.
+/// Returns the page that these files result in.
 pub fn page(w: &Workspace) -> Result<String, String> {
     let mut files = Vec::new();
     let folder = w.root().join(FOLDER);

@@ -71,7 +71,7 @@ impl Log {
         words.nth(1).unwrap_or("?")
     }
 
-    /// A line of the table.
+    /// Formats a row of the table.
     pub(super) fn row(&self, name: &str) -> String {
         let figure = |n: Option<u64>| n.map_or("?".to_string(), |n| n.to_string());
         format!(
@@ -85,8 +85,8 @@ impl Log {
         )
     }
 
-    /// Whether a target fuzzed in `seconds`; else what it did instead. Shorter times than the
-    /// floor's have none but 1.
+    /// Checks whether a target fuzzed in `seconds`; the error says what it did instead. If
+    /// `seconds` is less than the time of the floors, one new execution is enough.
     pub(super) fn check(&self, name: &str, seconds: u64) -> Result<(), String> {
         let floor = FLOORS.iter().find(|(n, _)| *n == name).map_or(FLOOR, |(_, floor)| *floor);
         let floor = if seconds < FLOOR_SECONDS { 1 } else { floor };
@@ -100,7 +100,7 @@ impl Log {
     }
 }
 
-/// The heads of the rows' columns.
+/// Formats the heads of the columns.
 pub(super) fn heads() -> String {
     format!(
         "{:14} {:>7} {:>10} {:>8} {:>6} {:>8} {:>7}",

@@ -1,5 +1,5 @@
-//! The self-test in a kernel of Debian's, in QEMU without Xen: what it must say, and what the
-//! kernel must not.
+//! Runs the self-test in a kernel of Debian's, in QEMU without Xen. Checks the lines that the
+//! self-test must print, and that the kernel reports no failure.
 
 use super::kbuild::Headers;
 use crate::console::Console;
@@ -11,14 +11,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longer than a boot under emulation, with all frames, on a busy machine.
+/// Timeout of a boot under emulation, with all frames, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// A module that is not in the kernel's tree (O), and not signed by its maker (E): 4096 and 8192.
+/// The kernel's taint for a module that is not in its tree (O) and not signed by its maker (E):
+/// 4096 and 8192.
 const TAINT: &str = "TAINT 12288";
 /// Programs that the host runs: program, package.
 pub(super) const TOOLS: [(&str, &str); 3] =
     [("qemu-system-x86_64", "qemu-system-x86"), ("cpio", "cpio"), ("dpkg", "dpkg")];
-/// Words of a kernel that is not well.
+/// Words of a log that show that a kernel has failed.
 const BAD: [&str; 7] =
     ["WARNING:", "BUG:", "Oops", "Call Trace", "unable to handle", "Kernel panic - ", "stack guard"];
 
@@ -37,7 +38,8 @@ echo TAINT $(cat /proc/sys/kernel/tainted)
 poweroff -f
 ";
 
-/// Makes what `play` boots: the kernel of these headers, and a file system with the modules.
+/// Makes the files that [`play`] boots: the kernel of these headers, and a file system with the
+/// modules.
 pub(super) fn prepare(
     w: &Workspace,
     headers: &Headers,
@@ -66,7 +68,7 @@ pub(super) fn prepare(
     Ok(plain)
 }
 
-/// Boots and moves this many frames in each direction by each path.
+/// Boots the machine, and moves this many frames in each direction by each path.
 pub(super) fn play(w: &Workspace, plain: &Plain, frames: u64) -> Result<(), String> {
     let mut qemu = w.program("qemu-system-x86_64");
     qemu.args(["-accel", "tcg", "-cpu", "qemu64,+rdrand", "-m", "512", "-nodefaults", "-display", "none"]);

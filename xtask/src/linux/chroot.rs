@@ -16,7 +16,7 @@ pub(super) const TOOL: (&str, &str) = ("mmdebstrap", "mmdebstrap");
 /// The packages that a module is built with, beside those that the headers depend on.
 const PACKAGES: &str = "make,binutils,base-files,coreutils,dash,findutils,grep,mawk,sed";
 
-/// The headers of Debian `name`, below `dir`, which is there too under its own name.
+/// Installs the headers of Debian `name` below `dir`. They see `dir` under the same name.
 pub(super) fn headers(w: &Workspace, name: &str, dir: &Path) -> Result<Headers, String> {
     tool::debian(w, TOOL.0, TOOL.1)?;
     let root = dir.join(format!("debian-{name}"));

@@ -78,7 +78,7 @@ fn header(w: &Workspace) -> Result<String, String> {
     Ok(text + "\n#endif\n")
 }
 
-/// The functions of a source that are C's and Rust's.
+/// Finds the functions of a source file that C and Rust share.
 fn functions(source: &str) -> Result<Vec<Function>, String> {
     let mut all = Vec::new();
     let mut comment: Vec<&str> = Vec::new();
@@ -221,7 +221,7 @@ fn declared(name: &str, kind: &str) -> Result<String, String> {
     }
 }
 
-/// The C type of a Rust type, with what is between it and a name.
+/// Returns the C type of a Rust type, with the characters between the type and a name.
 fn c_type(kind: &str) -> Result<&'static str, String> {
     Ok(match kind {
         "bool" => "bool ",

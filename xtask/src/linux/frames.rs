@@ -59,7 +59,8 @@ const DATA_PATH: &[&str] = &[
 /// by the self-test.
 const CALLED_FOR_FRAMES: [&str; 3] = ["pregrant_tx_", "pregrant_rx_", "pregrant_back_poll_"];
 
-/// A type with such a function that runs at set-up alone.
+/// A type that has a function with a name of [`DATA_PATH`] which runs only at set-up: its functions
+/// do not count.
 const SET_UP: &str = "front::queue::Parts<";
 
 /// For each object: the largest allowed number of calls of panicking functions, and how many of
@@ -76,7 +77,7 @@ struct Most {
     for_frames: usize,
 }
 
-/// Words of such functions' names.
+/// Parts of the names of functions that panic.
 const PANIC: &[&str] = &[
     "core::panicking::",
     "slice::index::slice_",
@@ -272,7 +273,7 @@ fn read(code: &str) -> Vec<Function> {
     functions
 }
 
-/// How code leads to a function.
+/// The ways in which code leads to a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leads {
     Call,
@@ -281,7 +282,7 @@ enum Leads {
 }
 
 impl Leads {
-    /// What an instruction does.
+    /// Returns how an instruction leads to a function; None: it does not.
     fn by(what: &str) -> Option<Self> {
         match what {
             _ if what.starts_with("call") => Some(Self::Call),

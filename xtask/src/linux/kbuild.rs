@@ -16,7 +16,7 @@ pub(super) struct Headers {
     pub(super) dir: PathBuf,
     /// The kernel's release, as `uname -r` prints it.
     pub(super) version: String,
-    /// The root folder of the headers and their compiler; none: this machine.
+    /// The root folder of the headers and their compiler; None: they are this machine's.
     pub(super) root: Option<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn sources(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     Ok(files.flatten().map(|file| file.path()).filter(|path| path.is_file()).collect())
 }
 
-/// Builds the modules in `dir`. Their paths.
+/// Builds the modules in `dir`. Returns their paths.
 pub(super) fn build(
     w: &Workspace,
     headers: &Headers,

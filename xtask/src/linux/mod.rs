@@ -32,9 +32,9 @@ pub struct Selection {
     headers: Option<PathBuf>,
     /// The Debian release whose headers and compiler are used, in a separate folder.
     release: Option<String>,
-    /// Frames each way by each path; None: no boot.
+    /// Number of frames in each direction by each path; None: nothing is booted.
     frames: Option<u64>,
-    /// Writes the header of the functions that C and Rust share, and builds nothing.
+    /// True to write only the header of the functions that C and Rust share, and to build nothing.
     header: bool,
 }
 
@@ -43,13 +43,14 @@ const FRAMES: u64 = 1_000_000;
 
 /// A kernel that the layer plays.
 struct Row {
-    /// The Debian release; none: this machine's headers, for what the rig plays in CI.
+    /// The Debian release; None: this machine's headers are used, for the kernel that the rig plays
+    /// in CI.
     release: Option<&'static str>,
-    /// Each way by each path.
+    /// Number of frames in each direction by each path.
     frames: u64,
 }
 
-/// Every kernel that Debian serves: its releases', and the newest of its backports.
+/// Every kernel that Debian serves: those of its releases, and the newest one of its backports.
 const ROWS: [Row; 4] = [
     Row { release: None, frames: FRAMES },
     Row { release: Some("13"), frames: FRAMES },
@@ -85,7 +86,7 @@ impl Selection {
     }
 }
 
-/// Builds, and plays the self-test where that is selected.
+/// Builds the modules, and runs the self-test if that is selected.
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
     if selection.header {
         return declarations::make(w);
@@ -98,12 +99,13 @@ pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
     }
 }
 
-/// The modules, by this machine's headers, or by those of another release.
+/// Builds the modules by this machine's headers, or by those of another release. Returns their
+/// paths.
 pub fn modules(w: &Workspace, release: Option<&str>) -> Result<Vec<PathBuf>, String> {
     Ok(built(w, None, release, &objects(w)?)?.1)
 }
 
-/// Violations, for the layer `tidy`.
+/// Returns violations, for the layer `tidy`.
 pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     declarations::check(w)
 }
@@ -113,7 +115,7 @@ pub fn sources(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     kbuild::sources(w)
 }
 
-/// Rust's part of the driver.
+/// Builds Rust's part of the driver. Returns the path of the object.
 pub fn front(w: &Workspace) -> Result<PathBuf, String> {
     objects(w)?.into_iter().next().ok_or("no object of the driver".into())
 }
@@ -188,7 +190,7 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     })
 }
 
-/// The result of a thread.
+/// Waits for a thread, and returns its result.
 fn ended<T>(thread: ScopedJoinHandle<'_, Result<T, String>>) -> Result<T, String> {
     thread.join().unwrap_or_else(|_| Err("a thread of this program panicked".into()))
 }

@@ -31,10 +31,11 @@ const PREFIXES: [&str; 2] = ["pk_", "__x86_indirect_thunk_"];
 const MODULES: [(&str, &[&str]); 2] =
     [("front", &["pregrant_front_", "pregrant_tx_", "pregrant_rx_"]), ("selftest", &["pregrant_selftest"])];
 
-/// The back, which is in no module but the self-test's: an object that is only checked.
+/// The back, which is in no module except the self-test: this object is only checked.
 const BACK: (&str, &[&str]) = ("back", &["pregrant_back_"]);
 
-/// Builds the library, and an object for each module, below `dir`. Their paths.
+/// Builds the library, and an object for each module, below `dir`. Returns the paths of the
+/// objects.
 pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
     tool::target(w, TARGET)?;
     tool::component(w, "rust-src")?;
@@ -87,7 +88,7 @@ fn cargo(w: &Workspace, dir: &Path, args: &[&str]) -> Command {
     cargo
 }
 
-/// The library's objects that are not compiler_builtins'.
+/// Returns the objects of the library, except those of compiler_builtins.
 fn members(w: &Workspace, library: &Path) -> Result<Vec<String>, String> {
     let all = output(w.program("ar").arg("t").arg(library))?;
     Ok(all.lines().filter(|name| name.starts_with("pregrant_linux")).map(String::from).collect())
@@ -105,14 +106,14 @@ fn link(w: &Workspace, core: &Path, objects: &[PathBuf], roots: &[&str], to: &Pa
 /// before it, and a kernel's names have at most 511 bytes.
 const NAME_BYTES: usize = 255;
 
-/// A line for each that is too long: it, and one that begins like it.
+/// Formats one line for each name that is too long, with another name that begins like it.
 fn shorter<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let long = names.filter(|name| name.len() > NAME_BYTES);
     let beginning = |name: &'a str| name.get(..NAME_BYTES - 10).unwrap_or("long");
     long.enumerate().map(|(k, name)| format!("{name} {}_{k}\n", beginning(name))).collect()
 }
 
-/// Parts that a kernel could not load, or that would harm it.
+/// Checks that an object has nothing that a kernel cannot load or that would harm the kernel.
 fn check(w: &Workspace, object: &Path) -> Result<(), String> {
     let ask = |program: &str, option: &str| -> Result<String, String> {
         let mut command: Command = w.program(program);

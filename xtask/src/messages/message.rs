@@ -14,7 +14,7 @@ pub enum Kind {
 pub struct Message {
     pub kind: Kind,
     pub text: String,
-    /// From the root, with `/`.
+    /// Path of the source file, from the root.
     pub path: String,
 }
 

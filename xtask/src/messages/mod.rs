@@ -24,12 +24,12 @@ use table::Table;
 
 /// The page, from the root.
 const PAGE: &str = "docs/messages.md";
-/// Remedies of texts that have none, from the root.
+/// The table with remedies for texts that state none themselves, from the root.
 const TABLE: &str = "docs/messages.toml";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Remedies of texts that are gone go to the texts that resemble them most.
+    /// True to give the remedies of texts that are gone to the texts that resemble them most.
     rekey: bool,
 }
 
@@ -67,7 +67,7 @@ pub fn make(w: &Workspace, plan: Plan) -> Result<(), String> {
     }
 }
 
-/// Offences for tidy, one line each.
+/// Returns the offences for the layer `tidy`, one line each.
 pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     let messages = source::all(w.root())?;
     let table = Table::parse(&read(&w.root().join(TABLE))?)?;

@@ -34,7 +34,7 @@ const LEFT_OUT: &[&str] = &["device_log", "line_budget", "conformance", "exposit
 const ERRORS: &[&str] =
     &["Fault", "Refusal", "Error", "Broken", "NoStatus", "BadRate", "NotOffered", "TooManyPages"];
 
-/// Errors' variants that hold words, and functions that make errors of words.
+/// Variants of errors that contain a text, and functions that make an error from a text.
 const WORDY: &[&str] = &["Lost", "Unready", "Busy", "refused"];
 
 /// Least number of words of a message; a shorter text only joins others, unless it says what cannot

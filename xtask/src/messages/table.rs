@@ -15,7 +15,8 @@ use super::message::{Kind, Message, words};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Share of common words from which on a new text counts as the successor of a removed one.
+/// The smallest share of common words with which a new text counts as the successor of a removed
+/// one.
 const ALIKE: f64 = 0.3;
 /// The place of the source's text in what an operator sees.
 const TEXT_HERE: &str = "{text}";
@@ -30,7 +31,7 @@ struct Entry {
     key: String,
     /// The text as an operator sees it; `{text}` is the text in the source.
     seen: Option<String>,
-    /// What to do; None: the text itself says it, or the row of its file.
+    /// The remedy; None: the text states it, or the entry of the text's file has it.
     remedy: Option<String>,
 }
 
@@ -114,8 +115,8 @@ impl Table {
         own.filter(|own| own.remedy.is_some() && file.is_none_or(|file| file.remedy != own.remedy))
     }
 
-    /// The remedy that a text has in itself, if that is no placeholder for which its entry has a
-    /// remedy.
+    /// Returns the remedy that a text itself states, unless that is a placeholder and the text's
+    /// entry has a remedy.
     fn said<'a>(&self, message: &'a Message) -> Option<&'a str> {
         let has_entry = self.with_remedy(message).is_some();
         message.own_remedy().filter(|said| !has_entry || !is_placeholder(said))
@@ -133,7 +134,7 @@ impl Table {
         self.entry(message).and_then(|entry| entry.remedy.clone())
     }
 
-    /// The entry that has the remedy of a text which has none in itself.
+    /// Returns the entry that has the remedy of a text which states none itself.
     fn entry<'a>(&'a self, message: &Message) -> Option<&'a Entry> {
         let [_, file] = self.of(message);
         self.with_remedy(message).or(file.filter(|file| file.remedy.is_some()))
@@ -148,7 +149,7 @@ impl Table {
         unshown.map(|entry| entry.key.as_str()).collect()
     }
 
-    /// The text as an operator sees it: where it is a part, with what it is a part of.
+    /// Returns the text as an operator sees it: if the text is a part of a line, the whole line.
     pub fn seen(&self, message: &Message) -> String {
         let [own, file] = self.of(message).map(|entry| entry.and_then(|entry| entry.seen.as_deref()));
         own.or(file).unwrap_or(TEXT_HERE).replace(TEXT_HERE, &message.text)
@@ -189,7 +190,7 @@ impl Table {
     }
 }
 
-/// Whether a text is one value and no word.
+/// Whether a text consists of one placeholder, without any word.
 fn is_placeholder(text: &str) -> bool {
     text.starts_with('{') && text.find('}') == Some(text.len() - 1)
 }

@@ -25,7 +25,7 @@ fn version(w: &Workspace) -> Result<String, String> {
     Ok(line.ok_or("Cargo.toml has no version")?.trim_matches('"').to_string())
 }
 
-/// Builds it. `core`: Rust's part of the driver.
+/// Builds the package. `core` is Rust's part of the driver.
 pub(super) fn build(w: &Workspace, core: &Path) -> Result<PathBuf, String> {
     tool::debian(w, "dpkg-deb", "dpkg")?;
     let version = version(w)?;

@@ -17,7 +17,7 @@ use trial::Initial;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Releases of Debian in which it is tried.
+    /// Releases of Debian in which the package is tried.
     releases: Vec<String>,
     initial: Initial,
 }
@@ -44,17 +44,17 @@ impl Selection {
     }
 }
 
-/// Makes the package, of Rust's part of the driver.
+/// Builds the package for guests from Rust's part of the driver.
 pub fn guest(w: &Workspace, core: &Path) -> Result<PathBuf, String> {
     guest::build(w, core)
 }
 
-/// Tries it in a release, as by default.
+/// Tries the package in a release, with the default tool for the initramfs.
 pub fn play(w: &Workspace, release: &str, package: &Path) -> Result<(), String> {
     trial::play(w, release, Initial::default(), package)
 }
 
-/// Makes the package, and tries it.
+/// Builds the package, and tries it in the selected releases.
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
     let package = guest(w, &linux::front(w)?)?;
     for name in &selection.releases {

@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longer than a boot under emulation on a busy machine.
+/// Timeout of a boot under emulation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Packages of a trial guest, beside the one that makes its initramfs. DKMS does not install a
@@ -43,7 +43,7 @@ impl Initial {
     }
 }
 
-/// Checks of the file system after each step. A line that fails ends it.
+/// Script that checks the file system after each step. It ends at the first line that fails.
 const CHECKS: &str = r#"set -e
 kernel=$(ls /lib/modules | sort -V | tail -n 1)
 image=/boot/initrd.img-$kernel
@@ -92,8 +92,8 @@ quietly dpkg -P pregrant-guest-dkms
 is purged "" "$(find /etc /usr/share /usr/src /usr/lib/dracut /var/lib/dkms -name '*pregrant*' 2>/dev/null)"
 "#;
 
-/// Runs before the kernel is installed: its initramfs gets only this module, because the devices of
-/// a guest are unknown, and with all drivers it takes minutes.
+/// Script that runs before the kernel is installed: its initramfs gets only this module, because
+/// the devices of a guest are unknown, and with all drivers the initramfs takes minutes.
 const CONF: &str = r#"cd "$1/etc" && mkdir -p initramfs-tools/conf.d dracut.conf.d && echo MODULES=list > initramfs-tools/conf.d/trial &&
 echo xen-netfront > initramfs-tools/modules && echo 'add_drivers+=" xen-netfront "' > dracut.conf.d/trial.conf"#;
 
@@ -109,7 +109,7 @@ echo o > /proc/sysrq-trigger
 sleep 60
 ";
 
-/// Tries it in Debian `name`.
+/// Tries the package in Debian `name`.
 pub(super) fn play(w: &Workspace, name: &str, initial: Initial, package: &Path) -> Result<(), String> {
     if !tool::is_root(w) {
         return Err("a package is tried as root, for chroot".into());
@@ -147,7 +147,7 @@ pub(super) fn play(w: &Workspace, name: &str, initial: Initial, package: &Path) 
     Ok(())
 }
 
-/// Boots what was kept, without Xen.
+/// Boots the kernel and the initramfs that the trial has made, without Xen.
 fn boot(w: &Workspace, dir: &Path) -> Result<(), String> {
     let at = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
     let beside = dir.join("beside");

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const BOOT: Duration = Duration::from_secs(240);
 /// Name of the machine whose dom0 has systemd as its first process (`# boot: systemd`).
 const SYSTEMD: &str = "systemd";
-/// How much longer everything may take if a single processor of the host emulates all.
+/// Factor for all timeouts if a single processor of the host emulates all processors.
 const ONE_PROCESSOR: u32 = 3;
 /// Lines of the log that a failure shows.
 const TAIL: usize = 30;
@@ -37,12 +37,12 @@ pub(super) struct Outcome {
     pub(super) passed: bool,
 }
 
-/// The file for the console's lines.
+/// Path of the file with the console's lines.
 pub(super) fn log_path(rig: &Rig<'_>, machine: &Machine) -> PathBuf {
     rig.dir.join("log").join(format!("boot-{}{}.log", machine.name(), rig.combination.suffix()))
 }
 
-/// Boots, plays, and prints a line for each scenario.
+/// Boots the machine, plays the scenarios, and prints a line for each.
 pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<Vec<Outcome>, String> {
     let log_path = log_path(rig, machine);
     let logs = log_path.parent().unwrap_or(&rig.dir);
@@ -127,7 +127,7 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
     Ok(outcomes)
 }
 
-/// The emulator, with what it boots.
+/// Returns the command that starts the emulator with its kernel and file systems.
 fn qemu(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Command {
     let images = images(rig);
     let (dom0_image, first) = match machine.boot.as_str() {

@@ -1,5 +1,5 @@
-//! Which dom0 the scenarios are played in, and with which guests: a release for each, and dom0's
-//! kind.
+//! A combination: the kind and the release of dom0 in which scenarios are played, and the release
+//! of the guests.
 
 use super::release::Release;
 use std::fmt;

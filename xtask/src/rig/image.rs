@@ -73,19 +73,20 @@ const GUEST_MODULES: [&str; 13] = [
     "ip_gre",
 ];
 
-/// A guest with a disk has these besides.
+/// Additional programs of a guest with a disk.
 const DISK_PROGRAMS: [&str; 3] = ["usr/bin/fio", "sbin/mke2fs", "sbin/e2fsck"];
 const DISK_MODULES: [&str; 4] = ["xen-blkfront", "ext4", "fuse", "loop"];
-/// ext4 asks for it by name; from 6.16 on it is a function of the kernel.
+/// A module that ext4 asks for by name; from Linux 6.16 on it is a function of the kernel.
 const CRC32C: &str = "crc32c_generic";
 
-/// A driver domain has these besides: modules of the kernel's backends.
+/// Additional modules of a driver domain: the kernel's backends.
 const DRIVER_MODULES: [&str; 3] = ["xen-netback", "xen-blkback", "loop"];
 
 const SYSTEMD_PROGRAMS: [&str; 2] = ["lib/systemd/systemd", "bin/systemctl"];
-/// The program by which later ones start services. They expect it, and units, below /usr alone.
+/// The program by which newer versions of systemd start services. They expect it, and units, below
+/// /usr alone.
 const SYSTEMD_EXECUTOR: &str = "lib/systemd/systemd-executor";
-/// The default dependencies of units. Nothing else of systemd's is started.
+/// Units of systemd that others depend on by default. No other unit of systemd is started.
 const SYSTEMD_UNITS: [&str; 8] = [
     "sysinit.target",
     "basic.target",
@@ -117,7 +118,8 @@ pub(super) fn images(rig: &Rig<'_>) -> Images {
 
 struct Unpacked {
     release: &'static Release,
-    /// The root with its programs, or with those of the release that are used with its kernel.
+    /// The release's file system, or for its kernel the programs of the release that is used with
+    /// it.
     root: PathBuf,
     xen: &'static str,
     kernel: PathBuf,
@@ -243,8 +245,8 @@ fn driver(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
     Ok(cpio)
 }
 
-/// Dom0 with systemd, and the units of `dist` installed as in docs/operate.md: an archive after
-/// dom0's own, which the kernel unpacks over it.
+/// Makes the archive that turns dom0's file system into one with systemd, with the units of `dist`
+/// installed as in docs/operate.md. The kernel unpacks it over dom0's own archive.
 fn systemd(rig: &Rig<'_>, of: &Unpacked, programs: &[PathBuf], out: &Images) -> Result<(), String> {
     let of_project = |path: &str| rig.workspace.root().join(path);
     let tree = Tree::new(of, rig.dir.join("image/systemd"))?;
@@ -289,14 +291,14 @@ pub(super) fn kernel_image(root: &Path, version: &str) -> PathBuf {
     if beside.exists() { beside } else { root.join("boot").join(format!("vmlinuz-{version}")) }
 }
 
-/// QEMU's multiboot loader wants Xen's 32-bit ELF.
+/// Unpacks Xen, since QEMU's multiboot loader needs the 32-bit ELF file.
 fn unpack_xen(of: &Unpacked, to: &Path) -> Result<(), String> {
     let gz = of.root.join(format!("boot/xen-{}-amd64.gz", of.xen));
     let bytes = tool_output(Command::new("gzip").arg("-dc").arg(&gz))?;
     fs::write(to, bytes).map_err(|e| at(to, e))
 }
 
-/// A kernel that is unpacked here boots seconds faster under emulation.
+/// Unpacks a kernel, which then boots seconds faster under emulation.
 fn unpack_kernel(of: &Unpacked, to: &Path) -> Result<(), String> {
     let path = kernel_image(&of.kernel, &of.version);
     let image = fs::read(&path).map_err(|e| at(&path, e))?;
@@ -321,7 +323,8 @@ fn unpack_kernel(of: &Unpacked, to: &Path) -> Result<(), String> {
     tool(Command::new("strip").arg(to))
 }
 
-/// A kernel's packing, from its first bytes: the ending of such files, and what unpacks one.
+/// Finds out from its first bytes how a kernel is packed: the suffix of such files, and the command
+/// that unpacks one.
 fn packer(payload: &[u8]) -> Option<(&'static str, &'static str, &'static [&'static str])> {
     match payload {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(("xz", "xz", &["-dc", "--single-stream"])),
@@ -346,7 +349,7 @@ impl<'a> Tree<'a> {
         Ok(Self { of, dir })
     }
 
-    /// Debian programs with all libraries that they need, at Debian's paths.
+    /// Adds Debian programs with all libraries that they need, at Debian's paths.
     fn programs(&self, paths: &[&str]) -> Result<(), String> {
         for path in paths {
             let path =
@@ -429,7 +432,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// A folder as an archive that the kernel unpacks.
+/// Packs a folder into an archive that the kernel unpacks.
 pub fn pack(dir: &Path, to: &Path) -> Result<(), String> {
     let out = fs::File::create(to).map_err(|e| at(to, e))?;
     let mut find = Command::new("find").arg(".").current_dir(dir).stdout(Stdio::piped()).spawn();
@@ -445,7 +448,7 @@ pub fn pack(dir: &Path, to: &Path) -> Result<(), String> {
     }
 }
 
-/// Copies a file to where no folder need be.
+/// Copies a file, and makes the folders above it.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let folder = to.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).map_err(|e| at(folder, e))?;

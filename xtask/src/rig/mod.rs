@@ -36,7 +36,8 @@ pub use image::pack;
 pub use plain::{Plain, is_release, plain, sources};
 pub use selection::Selection;
 
-/// The guests' and dom0's C library need not be this machine's: programs are linked statically.
+/// The target of programs that run inside. They are linked statically, since the guests' and dom0's
+/// C library may differ from this machine's.
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
 /// Examples of pregrant-host that are played inside.
@@ -78,7 +79,7 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     play_these(w, scenario::of_ci(scenario::all(w)?)?, &Selection::default())
 }
 
-/// The tables of the last profile, again.
+/// Makes the tables of the last profile again.
 pub fn profile(w: &Workspace, selection: &Selection) -> Result<(), String> {
     profile::tables(&Rig::new(w, selection))
 }

@@ -33,8 +33,8 @@ const TOOLS: [(&str, &str); 8] = [
     ("dpkg", "dpkg"),
 ];
 
-/// The keys that releases are signed with, as Debian installs them. Without the file, apt's own
-/// trusted keys.
+/// The keys that releases are signed with, as Debian installs them. If the file is missing, apt's
+/// own trusted keys are used.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The unpacked packages of a release.
@@ -46,7 +46,7 @@ fn place(rig: &Rig<'_>, release: &Release) -> PathBuf {
     rig.dir.join(format!("debian-{}", release.name))
 }
 
-/// Fetches and unpacks what is not there yet.
+/// Fetches and unpacks those packages that are missing.
 pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
     for (program, package) in TOOLS {
         tool::debian(rig.workspace, program, package)?;
@@ -111,7 +111,7 @@ fn merge(root: &Path) -> Result<(), String> {
 /// apt with the lists of one release.
 struct Apt<'a> {
     rig: &'a Rig<'a>,
-    /// The folder of its own package lists; none: the machine's.
+    /// The folder of this release's package lists; None: the machine's lists are used.
     lists: Option<PathBuf>,
     /// Whether the lists were fetched just now.
     fresh: Cell<bool>,
@@ -162,7 +162,8 @@ impl<'a> Apt<'a> {
         run(self.command("apt-get").args(["-q", "update"]))
     }
 
-    /// The output of a command; where there is none, its output when the lists have been fetched.
+    /// Returns the output of a command; if there is none, fetches the lists and runs the command
+    /// again.
     fn ask(&self, program: &str, args: &[&str]) -> Result<String, String> {
         let asked = || self.command(program).args(args).output();
         let said = |out: std::process::Output| String::from_utf8_lossy(&out.stdout).into_owned();
@@ -175,7 +176,7 @@ impl<'a> Apt<'a> {
         asked().map(said).map_err(|e| format!("{program}: {e}"))
     }
 
-    /// The sources: a line each, URI, release, component.
+    /// Returns the sources, a line each with URI, release and component.
     fn targets(&self) -> Result<String, String> {
         let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
         self.ask("apt-get", &["indextargets", "--format", format, "Created-By: Packages"])

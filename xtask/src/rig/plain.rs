@@ -24,7 +24,7 @@ pub struct Sources {
     pub kernel_from: String,
 }
 
-/// An error names the releases that there are.
+/// Checks the name of a release; the error names those that exist.
 pub fn is_release(name: &str) -> Result<(), String> {
     Release::of_guests(name).map(drop)
 }
@@ -41,7 +41,7 @@ pub fn sources(w: &Workspace, name: &str) -> Result<Sources, String> {
     Ok(Sources { list, codename, kernel_from })
 }
 
-/// Debian's kernel, and `files`, the first as its first process.
+/// Makes Debian's kernel and an initrd with `files`, of which the first one is the first process.
 pub fn plain(w: &Workspace, release: Option<&str>, files: &[PathBuf]) -> Result<Plain, String> {
     let rig = Rig::new(w, &Selection::default());
     let release = release.map_or(Ok(<&Release>::default()), Release::of_guests)?;

@@ -10,7 +10,7 @@ use crate::tool;
 use crate::workspace::{Workspace, output};
 use std::path::Path;
 
-/// The command lines that name them.
+/// Command lines that name a path which the product must refuse.
 const REFUSED: [&[&str]; 4] = [
     &["back", "--loopback", "/none", "--path", "foreign"],
     &["back", "--loopback", "/none", "--path", "guest-copy"],
@@ -18,13 +18,14 @@ const REFUSED: [&[&str]; 4] = [
     &["front", "--loopback", "/none", "--tap", "x", "--path", "guest-copy"],
 ];
 
-/// Their folders, below `path/research`.
+/// The folders of these paths, below `path/research`.
 const FOLDERS: [&str; 2] = ["foreign", "guest_copy"];
 
 /// clap's exit code for wrong usage.
 const WRONG_USAGE: i32 = 2;
 
-/// Asks the program, and looks into both files.
+/// Runs the product with these command lines, and searches both programs for functions of these
+/// folders.
 pub(super) fn check(w: &Workspace, product: &Path, laboratory: &Path) -> Result<(), String> {
     for args in REFUSED {
         let shown = format!("{} {}", product.display(), args.join(" "));
@@ -57,8 +58,8 @@ pub(super) fn check(w: &Workspace, product: &Path, laboratory: &Path) -> Result<
     Ok(())
 }
 
-/// The folders that a program has functions of: by the symbols of functions, and by those of
-/// methods of traits, which rustc's older mangling writes in another way.
+/// Returns the folders of which a program has functions. The symbols of functions name them, and so
+/// do those of trait methods, which rustc's older mangling writes in another way.
 fn folders(symbols: &str) -> Vec<&'static str> {
     let has = |folder: &&str| {
         symbols.contains(&format!("8research{}{folder}", folder.len()))

@@ -13,7 +13,7 @@
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Release {
-    /// The name for users and for folders.
+    /// The release's name for users and for folders.
     pub(super) name: &'static str,
     pub(super) codename: &'static str,
     /// The suffix after the codename in the name of the archive that has its kernel.
@@ -23,10 +23,10 @@ pub(super) struct Release {
     programs: Programs,
 }
 
-/// Which programs run with a release's kernel.
+/// The programs that run with a release's kernel.
 #[derive(Debug, PartialEq, Eq)]
 enum Programs {
-    /// The release's own: these packages only it has, or names so.
+    /// The release's own programs; these packages exist only in it, or have these names only in it.
     Own(&'static [&'static str]),
     Of(&'static Release),
     Dom0s,
@@ -58,7 +58,7 @@ static BACKPORTS: Release = Release {
 
 static ALL: [&Release; 4] = [&BULLSEYE, &BOOKWORM, &TRIXIE, &BACKPORTS];
 
-/// Xen and its tools, and what dom0 and the guests use.
+/// Packages for dom0 and the guests, with Xen and its tools.
 const INSIDE: [&str; 24] = [
     "xen-utils-common",
     "xenstore-utils",
@@ -85,7 +85,7 @@ const INSIDE: [&str; 24] = [
     "ethtool",
     "libsctp1",
 ];
-/// Libraries of the last few.
+/// Libraries that the last packages of the list need.
 const MORE: [&str; 1] = ["libmnl0"];
 /// Packages for guests with a disk. [`super::stand_in`] adds the other libraries that fio names;
 /// libblkid1 is below.
@@ -124,7 +124,7 @@ impl Release {
         Self::find(name, |release| !release.xen.is_empty())
     }
 
-    /// An error names those that there are.
+    /// Finds a release by its name; the error names those that exist.
     fn find(name: &str, is_meant: fn(&Self) -> bool) -> Result<&'static Self, String> {
         let meant = || ALL.into_iter().filter(|release| is_meant(release));
         meant().find(|release| release.name == name).ok_or_else(|| {
@@ -133,7 +133,7 @@ impl Release {
         })
     }
 
-    /// The release that its programs are from; `dom0` is dom0's release.
+    /// Returns the release that the programs are from; `dom0` is dom0's release.
     pub(super) fn programs(&'static self, dom0: &'static Self) -> &'static Self {
         match self.programs {
             Programs::Own(_) => self,
@@ -142,7 +142,7 @@ impl Release {
         }
     }
 
-    /// All packages but the kernel's, which are named after its version.
+    /// Returns all packages except the kernel's, which are named after its version.
     pub(super) fn packages(&self) -> Vec<String> {
         let xen = self.xen;
         let Programs::Own(own) = self.programs else { return Vec::new() };

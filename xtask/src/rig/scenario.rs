@@ -18,20 +18,21 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
-    /// The file's name without its ending; its number decides the order.
+    /// The name of the file without its suffix; its number decides the order.
     pub(super) name: String,
     pub(super) shows: String,
     /// Key of the machine that it is played on.
     pub(super) boot: String,
     pub(super) seconds: u64,
-    /// Worker threads of each play; none: one play, without a number.
+    /// Numbers of worker threads, one for each play; empty: there is one play, with the default
+    /// number.
     pub(super) workers: Vec<u16>,
     pub(super) in_ci: bool,
     /// True if the scenario needs a machine whose clock counts instructions.
     pub(super) icount: bool,
     /// Whether guests want the kernel module.
     pub(super) module: bool,
-    /// Why it is not known to pass.
+    /// The reason why the scenario is not known to pass.
     pub(super) unproven: Option<String>,
 }
 
@@ -165,7 +166,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// The name of its log.
+    /// The name of the machine's log.
     pub(super) fn name(&self) -> String {
         let emulator = match self.emulator {
             Emulator::Threads => "",

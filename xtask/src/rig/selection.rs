@@ -8,13 +8,13 @@ use super::scenario::counts;
 /// [--profile] [--set NAME=VALUE...]`.
 #[derive(Debug, Default)]
 pub struct Selection {
-    /// Parts of scenarios' names; none: all.
+    /// Parts of scenarios' names; empty: all scenarios are played.
     pub(super) names: Vec<String>,
     /// Numbers of workers that replace those in the scenarios' heads.
     pub(super) workers: Vec<u16>,
     /// Values for the scenarios' variables, such as `FRAMES=10000`.
     pub(super) settings: Vec<String>,
-    /// Play everything with QEMU counting instructions.
+    /// True to play everything with QEMU counting instructions.
     pub(super) icount: bool,
     pub(super) profile: bool,
     pub(super) combination: Combination,
@@ -73,7 +73,8 @@ fn release(
     find(name.unwrap_or(&"?")).map_err(|e| format!("{option} takes a release: {e}"))
 }
 
-/// Dom0's kernel passes such a word on to its first process, which passes it to the scenarios.
+/// True if the word has the form `NAME=VALUE`. Dom0's kernel passes such a word on to its first
+/// process, which passes it to the scenarios.
 fn is_setting(word: &str) -> bool {
     let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
     word.split_once('=').is_some_and(|(name, value)| is_name(name) && !value.contains([' ', '"', ',']))

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Each library, and how the names of its functions begin.
+/// Each library that is missing, and how the names of its functions begin.
 const ABSENT: [(&str, &str); 9] = [
     ("libgfapi.so.0", "glfs_"),
     ("libibverbs.so.1", "ibv_"),
@@ -25,7 +25,7 @@ const ABSENT: [(&str, &str); 9] = [
     ("librdmacm.so.1", "rdma_"),
 ];
 
-/// Puts them into `libraries`, for `program`.
+/// Makes stand-ins for the missing libraries of `program` in the folder `libraries`.
 pub(super) fn make(program: &Path, libraries: &Path) -> Result<(), String> {
     let table = tool_output(Command::new("readelf").args(["--dyn-syms", "-W"]).arg(program))?;
     let (code, versions) = source(&String::from_utf8_lossy(&table));
@@ -44,7 +44,8 @@ pub(super) fn make(program: &Path, libraries: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// C, and the linker's list of versions, for the undefined functions of a table of symbols.
+/// Returns C code for the undefined functions in a table of symbols, and the linker's list of their
+/// versions.
 fn source(table: &str) -> (String, String) {
     let (mut code, mut by_version) = (String::new(), BTreeMap::<&str, String>::new());
     for line in table.lines() {

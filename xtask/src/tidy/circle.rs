@@ -82,7 +82,7 @@ fn reached_from<'a>(module: &'a Module, needs: &Needs<'a>) -> BTreeSet<&'a Modul
     reached
 }
 
-/// The file that has what `path` names.
+/// Finds the file that defines the item at `path`.
 fn file_of<'a>(
     path: &Module,
     files: &'a BTreeMap<Module, (&str, Vec<Token>)>,
@@ -98,7 +98,8 @@ fn file_of<'a>(
     (1..=path.len()).rev().find_map(|n| files.get_key_value(&path[..n])).map(|(module, _)| module)
 }
 
-/// Names that `pub use` passes on: ours, and the file that has it.
+/// Returns the names that `pub use` re-exports: as this module names them, and the file that
+/// defines them.
 fn re_exports<'a>(module: &'a Module, tokens: &'a [Token]) -> impl Iterator<Item = (Module, Module)> + 'a {
     let starts = (0..tokens.len()).filter(|&at| {
         let before = at.checked_sub(1).map(|b| &tokens[b]);

@@ -16,8 +16,8 @@ pub const PROTOCOL: &str = "docs/protocol/";
 /// Prefix of the names of tests that show an advisory.
 const ADVISORY: &str = "xsa_";
 
-/// Names on the page that are no tests, and tests with an advisory's number that the page does not
-/// name.
+/// Returns names on the page that are no tests, and tests with an advisory's number that the page
+/// does not name.
 pub fn check(page: &str, functions: &Functions<'_>) -> Vec<String> {
     let claims = claims(page);
     let mut offences = Vec::new();

@@ -5,10 +5,10 @@ use super::Source;
 
 /// Columns of a line of a comment, its indentation included.
 const COLUMNS: usize = 100;
-/// Columns of a tab in C, at least where it indents.
+/// Width of a tab in C, at least where it indents.
 const TAB: usize = 8;
 
-/// Lines of comments that are too wide.
+/// Returns the lines of comments that are too wide.
 pub fn check(Source { path, text }: &Source) -> Vec<String> {
     let mut is_picture = false;
     let mut offences = Vec::new();

@@ -9,7 +9,7 @@ const INDEX: &str = "docs/decisions/README.md";
 /// Words by which comments and pages refer to a decision by its number.
 const NAMES: [&str; 4] = ["decision ", "decisions ", "Decision ", "decisions/"];
 
-/// Numbers without a page, and pages that the index does not list.
+/// Returns numbers without a page, and pages that the index does not list.
 pub fn check<'a>(sources: impl Iterator<Item = &'a Source>) -> Vec<String> {
     let sources: Vec<_> = sources.collect();
     let files = sources.iter().filter_map(|source| source.path.strip_prefix(FOLDER));

@@ -83,8 +83,8 @@ pub fn group_or_path(module: &[String], tokens: &[Token], at: usize) -> Vec<Impo
     out
 }
 
-/// The module in which a path begins whose first word is `word`. None: the path begins outside of
-/// this crate.
+/// Returns the module in which a path begins whose first word is `word`. None: the path begins
+/// outside of this crate.
 fn root(here: &[String], word: &str) -> Option<Vec<String>> {
     match word {
         "crate" => Some(here[..1].to_vec()),
@@ -95,13 +95,14 @@ fn root(here: &[String], word: &str) -> Option<Vec<String>> {
     }
 }
 
-/// An identifier that `::` follows and none precedes.
+/// True if the token is an identifier that starts a path: `::` follows it and does not precede it.
 fn starts_path(tokens: &[Token], at: usize) -> bool {
     let sep = |t: Option<&Token>| t.is_some_and(|t| t.kind == Kind::PathSep);
     sep(tokens.get(at + 1)) && !(at > 0 && sep(tokens.get(at - 1)))
 }
 
-/// Reads what follows `path` from `at` on: `::name`, `::{tree, tree}`, `::*`. Gives where it ended.
+/// Reads what follows `path` from `at` on: `::name`, `::{tree, tree}`, `::*`. Returns the index
+/// after that.
 fn tree(tokens: &[Token], mut at: usize, mut path: Vec<String>, out: &mut Vec<Import>) -> usize {
     let line = tokens.get(at).map_or(0, |t| t.line);
     while tokens.get(at).is_some_and(|t| t.kind == Kind::PathSep) {

@@ -10,8 +10,8 @@ use std::path::Path;
 /// The list of the site's pages, from the root.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Links that lead nowhere, and pages of `docs` that the summary lists neither by themselves nor by
-/// their folder.
+/// Returns links that lead nowhere, and pages of `docs` that the summary lists neither by
+/// themselves nor by their folder.
 pub fn check<'a>(root: &Path, texts: impl Iterator<Item = &'a Source> + Clone) -> Vec<String> {
     let pages = || texts.clone().filter(|source| source.path.ends_with(".md"));
     let headings: BTreeMap<&str, Vec<String>> =

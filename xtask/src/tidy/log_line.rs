@@ -22,10 +22,10 @@ const DRIVERS: &[&str] = &[
 /// Files in which lines are counted against a budget.
 const BUDGETS: &[&str] = &["crates/pregrant-host/src/drivers/device_log.rs"];
 
-/// Levels that are written unless somebody asks for less.
+/// Levels of lines that are written unless the user sets a higher level.
 const LEVELS: &[&str] = &["error", "warn", "info", "log"];
 
-/// Number of lines above a call in which its reason may be.
+/// Largest number of lines between a call and the comment with its reason.
 const NEAR: usize = 3;
 
 /// The offences of a file, one line each.

@@ -29,7 +29,7 @@ use std::fs;
 use std::path::Path;
 use token::{Token, tokens};
 
-/// Lines that a source file stays below.
+/// Source files must have fewer lines than this.
 const MAX_LINES: usize = 800;
 
 /// Words that say nothing about what a module holds.
@@ -39,7 +39,7 @@ const FORBIDDEN_NAMES: &[&str] =
 /// The one place in which a test says that it is skipped: in CI it fails there.
 const SKIP: &str = "crates/pregrant-testkit/src/skip.rs";
 
-/// Files that may cite the protocol, or have comments, beside Rust's.
+/// Suffixes of files besides Rust's that may cite the protocol or have comments.
 const OTHERS: &[&str] = &["c", "h", "md", "script", "service", "sh", "socket", "toml"];
 
 /// A file of the project: its path from the root, with `/`, and its text.
@@ -96,7 +96,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     }
 }
 
-/// The files below `dir` whose names end in one of `extensions`.
+/// Collects the files below `dir` whose names end in one of `extensions`.
 fn collect(root: &Path, dir: &Path, extensions: &[&str], into: &mut Vec<Source>) -> Result<(), String> {
     if !dir.is_dir() {
         return Ok(());

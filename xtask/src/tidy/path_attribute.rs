@@ -36,7 +36,7 @@ const EXCEPTIONS: &[Exception] = &[
     Exception { file: "fuzz/src/lib.rs", target: "crates/pregrant-host/src/ports" },
 ];
 
-/// Attributes that lead to another crate, and exceptions that no file needs any more.
+/// Returns attributes that lead to another crate, and exceptions that no file needs any more.
 pub fn check(sources: &[Source]) -> Vec<String> {
     let (mut offences, mut needed) = (Vec::new(), BTreeSet::new());
     for Source { path, text } in sources {

@@ -17,15 +17,16 @@ use std::collections::BTreeMap;
 /// The package of the program.
 const PRODUCT: &str = "pregrant-cli";
 
-/// Crates of the laboratory alone, and the laboratory. The store's server comes with the loopback's
-/// broker (`pregrant-loopback`, feature `broker`), so neither is in the program.
+/// Crates that the program must not have: those that only the laboratory uses, and the laboratory
+/// itself. The store's server comes with the loopback's broker (`pregrant-loopback`, feature
+/// `broker`), so neither is in the program.
 const NEVER: [&str; 7] =
     ["smoltcp", "hdrhistogram", "maud", "blkio", "pregrant-xenstored", "pregrant-testbed", "pregrant-lab"];
 
 /// The feature that has the paths which real Xen refuses.
 const RESEARCH: &str = "research";
 
-/// Crates and features that the program must not have, a line each.
+/// Returns the crates and features that the program must not have, a line each.
 pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     let mut cargo =
         w.cargo(&["tree", "-p", PRODUCT, "-e", "normal", "--prefix", "none", "--format", "{p} {f}"]);
@@ -38,8 +39,8 @@ pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// The packages whose `opt-level` the profile `release` lowers in this manifest, and `packaged`
-/// does not raise again, a line each.
+/// Returns the packages whose `opt-level` the profile `release` lowers in this manifest and
+/// `packaged` does not raise again, a line each.
 fn unoptimized(manifest: &str) -> Vec<String> {
     let raised = levels(manifest, "packaged");
     let lowered = levels(manifest, "release").into_keys();

@@ -1,5 +1,5 @@
-//! Where the protocol is cited: each number behind the folder's name is a section of one of its
-//! pages. Within the pages, also each behind the word "section".
+//! Checks the citations of docs/protocol: a number after the folder's name must be a section of one
+//! of its pages, and so must, on these pages, a number after the word "section".
 
 use super::Source;
 use std::collections::BTreeMap;

@@ -15,7 +15,7 @@ const SCENARIOS: &str = "rig/scenarios/";
 /// Folder of the files that scenarios share.
 const SHARED: &str = "rig/";
 
-/// Rows without a scenario, scenarios that are not there, or that lack the row's options.
+/// Returns rows without a scenario, and scenarios that do not exist or lack the row's options.
 pub fn check<'a>(sources: impl Iterator<Item = &'a Source>) -> Vec<String> {
     let sources: Vec<_> = sources.collect();
     let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return Vec::new() };
@@ -80,7 +80,7 @@ fn options(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2).flat_map(str::split_whitespace)
 }
 
-/// Whether a text has it as a word.
+/// Whether a text contains an option as a word of its own.
 fn has(text: &str, option: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     text.match_indices(option).any(|(at, _)| {

@@ -92,7 +92,7 @@ fn until_newline(rest: &[char]) -> usize {
     rest.iter().take_while(|c| **c != '\n').count()
 }
 
-/// Block comments nest in Rust.
+/// Returns the length of a block comment. Block comments nest in Rust.
 fn block_comment(rest: &[char]) -> usize {
     let (mut at, mut depth) = (0, 0);
     while at < rest.len() {
@@ -118,7 +118,8 @@ fn string(rest: &[char]) -> usize {
     rest.len()
 }
 
-/// The text of a plain string literal: its escapes are read, but those of codes.
+/// Returns the text of a plain string literal. Its escapes are decoded, except for those with a
+/// character's code.
 fn unescaped(literal: &[char]) -> String {
     let mut said = String::new();
     let mut rest = literal.get(1..literal.len().saturating_sub(1)).unwrap_or_default();
@@ -145,7 +146,7 @@ fn unescaped(literal: &[char]) -> String {
     said
 }
 
-/// The length of `r"..."`, `br#"..."#` and their like; None where no raw string starts.
+/// Returns the length of `r"..."`, `br#"..."#` and their like. None: no raw string starts here.
 fn raw_string(rest: &[char]) -> Option<usize> {
     let prefix = rest.iter().take_while(|c| matches!(c, 'r' | 'b' | 'c')).count();
     if prefix > 2 || rest[prefix - 1] != 'r' {
@@ -162,7 +163,7 @@ fn raw_string(rest: &[char]) -> Option<usize> {
     (open + 1..rest.len()).find(closes).map(|at| at + 1 + hashes).or(Some(rest.len()))
 }
 
-/// A character literal, or the quote of a lifetime.
+/// Returns the length of a character literal, or of the quote of a lifetime.
 fn character(rest: &[char]) -> usize {
     match rest {
         ['\'', '\\', ..] => 3 + rest.iter().skip(3).take_while(|c| **c != '\'').count(),

@@ -119,10 +119,10 @@ const WALLS: &[Wall] = &[
     Wall { from: "pregrant_cli", never: &["pregrant_lab"] },
 ];
 
-/// The parts of a testbed know none.
+/// The parts of a testbed that stations must not name.
 const ABOVE_STATION: [&str; 2] = ["pregrant_testbed::process", "pregrant_testbed::testbed"];
 
-/// Classes of devices, and what serves them.
+/// The classes of devices, and the code that serves them, which code for all classes must not name.
 const ANY_CLASS: [&str; 3] = ["pregrant::net", "pregrant::blk", "pregrant_host::drivers::net"];
 
 const ABOVE_WIRE: [&str; 6] = [
@@ -154,7 +154,8 @@ pub fn check(file: &str, tokens: &[Token]) -> Vec<String> {
     offences
 }
 
-/// Walls around no file, as when a module has another name now: they would hold nothing back.
+/// Returns walls that surround no file, for example because a module was renamed: they would have
+/// no effect.
 pub fn check_walls(sources: &[Source]) -> Vec<String> {
     let modules: Vec<_> = sources.iter().filter_map(|source| module_of(&source.path)).collect();
     let is_idle = |wall: &&Wall| !modules.iter().any(|module| below(module, wall.from));

@@ -3,7 +3,7 @@
 
 use super::Source;
 
-/// Each with the word to use.
+/// Each refused word, with the word to use instead.
 const REPLACED: &[(&str, &str)] = &[
     ("anew", "again"),
     ("begun", "started"),

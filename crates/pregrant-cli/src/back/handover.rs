@@ -54,7 +54,7 @@ impl Handover {
     /// Returns the handover of a process that was killed during it, if there is one.
     ///
     /// # Errors
-    /// xenstore's; it is of another version.
+    /// xenstore cannot be read, or the key that the process left is of another version.
     pub fn left<T: Transport>(device: Device, xs: &mut Client<T>) -> Result<Option<Self>, DeviceError> {
         let rate = device.get_own::<String, T>(xs, RATE)?;
         if rate.as_deref() != Some(HELD) {

@@ -29,8 +29,8 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Largest number of signals that are remembered. A signal may arrive before the thread that read
-/// its request has registered it.
+/// Largest number of FUSE's interrupts that are kept because their request is not registered yet:
+/// another thread may have read the request, and be slower.
 const EARLY_MAX: usize = 256;
 /// Interval at which the waiting requests are checked.
 const CHECK: Duration = Duration::from_millis(250);

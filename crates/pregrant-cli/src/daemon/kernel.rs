@@ -37,7 +37,7 @@ pub fn lock_path(run_dir: &Path, serves: Serves) -> PathBuf {
     run_dir.join(format!("{}.lock", serves.lock()))
 }
 
-/// Returns the path of the lock of the process that waits for that backend's end.
+/// Returns the path of the lock of the process that waits until that backend ends.
 fn next_path(run_dir: &Path, serves: Serves) -> PathBuf {
     run_dir.join(format!("{}.next.lock", serves.lock()))
 }
@@ -66,8 +66,8 @@ pub struct Heir {
 }
 
 impl Heir {
-    /// Makes this process the only one that waits. None: another process waits already, or there is
-    /// no kernel driver.
+    /// Makes this process the only one that waits until the kernel's backend ends. None: another
+    /// process waits already, or there is no kernel driver.
     pub fn begin(kernel: KernelBack, serves: Serves, run_dir: &Path) -> Option<Self> {
         if !kernel.has_bus() {
             return None;
@@ -205,7 +205,7 @@ impl Drop for KeptOff {
 /// Returns the chosen devices of the domain, or all devices if none are chosen.
 ///
 /// # Errors
-/// xenstore's.
+/// xenstore cannot be read.
 pub fn devices_of<T: Transport>(
     serves: Serves,
     back: DomId,

@@ -53,7 +53,7 @@ struct Configured {
 /// Returns the content of the systemd drop-in file for the disks that this domain serves now.
 ///
 /// # Errors
-/// xenstore's.
+/// xenstore cannot be read.
 pub fn drop_in<T: Transport>(xs: &mut Client<T>, domid: DomId) -> Result<String> {
     let kernel = KernelBack::of(Class::VBD);
     let mut disks = Vec::new();

@@ -78,7 +78,7 @@ struct Circle {
     /// The offset at which the next frame is put.
     next: usize,
     frames: Vec<FrameDesc>,
-    /// Number of these frames that are on the ring.
+    /// Number of frames, from the first on, that are on the ring already.
     sent: usize,
     /// The next page is not free, because the backend still has it.
     is_full: bool,

@@ -320,10 +320,9 @@ fn decode(Instruction { code, jt, jf, k }: Instruction, at: usize, n: usize) -> 
     };
     let head = |size: u8| {
         if k >= ANCILLARY {
-            return Err(
-                "it reads what Linux knows of a packet beside its bytes; make the program for Ethernet alone"
-                    .into(),
-            );
+            return Err("it loads what Linux stores beside a packet, such as its mark, and a hook has the frame alone; \
+                        use an expression that reads the bytes of a frame"
+                .into());
         }
         match (k as usize).checked_add(size.into()) {
             Some(end) if end <= RX_HEAD_BYTES => Ok(k),
@@ -368,7 +367,9 @@ fn decode(Instruction { code, jt, jf, k }: Instruction, at: usize, n: usize) -> 
             };
             match (op, with) {
                 (Alu::Div | Alu::Mod, Operand::K(0)) => return Err("it divides by 0".into()),
-                (Alu::Lsh | Alu::Rsh, Operand::K(32..)) => return Err(format!("it shifts by {k} bits")),
+                (Alu::Lsh | Alu::Rsh, Operand::K(32..)) => {
+                    return Err(format!("it shifts by {k} bits, and 31 is the most"));
+                }
                 _ => Step::Alu(op, with),
             }
         }

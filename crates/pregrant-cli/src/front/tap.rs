@@ -182,9 +182,9 @@ struct Uplink<'a, P: Platform, T: Transport> {
     announces_at: [Option<Instant>; 2],
 }
 
-/// The interface's state as last logged.
+/// The last check of the interface, and what was logged about it.
 struct Check {
-    /// Time of the last check.
+    /// Time of the check.
     at: Option<Instant>,
     seen: Whereabouts,
     /// The reason why the interface is not available.
@@ -194,7 +194,7 @@ struct Check {
 /// Frames that were read from the tap and wait for room on a ring.
 struct Waiting {
     frames: Arena,
-    /// Number of these frames that are on the ring.
+    /// Number of frames, from the first on, that are on the ring already.
     sent: usize,
 }
 

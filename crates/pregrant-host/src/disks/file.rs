@@ -95,8 +95,8 @@ struct Opened {
 }
 
 impl Opened {
-    /// Puts a disk that works in place in front of `others`, which can do any transfer, if the file
-    /// is in memory.
+    /// Returns the queue of the open file: one that does transfers on the calling thread if the
+    /// file is in memory, else `others`.
     fn way_of(&self, others: Box<dyn Disk>) -> Box<dyn Disk> {
         if self.in_memory { Box::new(InPlaceDisk::new(Arc::clone(&self.file), others)) } else { others }
     }

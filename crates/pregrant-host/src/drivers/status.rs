@@ -166,7 +166,7 @@ pub struct DeviceStatus {
 pub struct OperationStatus {
     /// Number of requests that were done.
     pub requests: u64,
-    /// Number of bytes that these requests transferred; 0 if they carry no data.
+    /// Number of bytes that requests of this kind transferred; 0 if they carry no data.
     pub bytes: u64,
     /// Sum of the times from taking a request to answering it, including failed ones, ns.
     pub latency_sum_ns: u64,
@@ -351,7 +351,7 @@ pub struct DirStatus {
     pub store: Option<StoreStatus>,
     /// Number of frames that were passed on.
     pub frames: u64,
-    /// Number of bytes of these frames.
+    /// Number of bytes of the frames that were passed on.
     pub bytes: u64,
     /// Number of frames that used staging buffers only.
     pub staged: u64,
@@ -384,11 +384,11 @@ pub struct DirStatus {
     pub batches: u64,
     /// Number of events that were sent to the guest.
     pub notifications: u64,
-    /// Number of fragments of these frames that were copied by grant copy.
+    /// Number of fragments that were copied by grant copy.
     pub grant_copies: u64,
-    /// Number of pages that were mapped for these frames.
+    /// Number of pages that were mapped for this direction's frames.
     pub grant_maps: u64,
-    /// Number of pages that were unmapped for these frames.
+    /// Number of pages that were unmapped after this direction's frames.
     pub grant_unmaps: u64,
     /// TX: number of frames that may have reached the port twice, because predecessors ended while
     /// they had them in flight, since the guest connected.

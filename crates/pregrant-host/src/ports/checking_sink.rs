@@ -25,7 +25,7 @@ pub enum Check {
 pub struct SinkReport {
     /// Number of numbered frames that were received undamaged, including repeats.
     pub frames: u64,
-    /// Number of bytes of these frames.
+    /// Number of bytes of the frames that were received undamaged.
     pub bytes: u64,
     /// The highest number received, plus 1.
     pub next: u64,

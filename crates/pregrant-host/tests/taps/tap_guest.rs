@@ -326,7 +326,7 @@ fn a_vif_whose_tap_is_renamed_connects_and_one_whose_tap_is_gone_says_so() {
         let mut taps = Taps::new().unwrap();
         let vif = |handle| DeviceId { class: Class::VIF, front: DomId(7), back: DomId(0), handle };
         let ports = taps.connected(&vif(0), 1, BOTH).map(|ports| ports.len());
-        assert_eq!(ports, Err("it has no interface".into()));
+        assert_eq!(ports, Err("the vif has no interface".into()));
         for handle in 0..2 {
             let place = HotplugConfig { name: format!("vif7.{handle}"), ..HotplugConfig::default() };
             taps.found(&vif(handle), &place, false).unwrap();

@@ -91,8 +91,9 @@ pub fn make_room(vifs: usize) -> Result<()> {
         )
         .into());
     }
-    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum })
-        .map_err(|e| format!("cannot have {needed} descriptors: {e}; see ulimit -n"))?;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum }).map_err(|e| {
+        format!("cannot have {needed} descriptors: {e}; raise the limit of open files (ulimit -n)")
+    })?;
     Ok(())
 }
 

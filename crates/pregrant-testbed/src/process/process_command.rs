@@ -53,11 +53,11 @@ named! {
 named! {
     /// Which of a guest's buffers its frames are in.
     pub enum Reuse {
-        /// Each as often as the others
+        /// Each buffer is used as often as the others
         Uniform = "uniform",
-        /// Nine of ten frames are in an eighth of them
+        /// Nine of ten frames are in an eighth of the buffers
         Skewed = "skewed",
-        /// One after another
+        /// The buffers are used one after another
         Circular = "circular",
     }
 }

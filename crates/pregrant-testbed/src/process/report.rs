@@ -144,7 +144,7 @@ pub struct Switched {
 pub struct SwitchFrames {
     /// Number of different frames that guests sent, by frame number.
     pub seen: u64,
-    /// Number of these frames that arrived a second time.
+    /// Number of frames that arrived a second time.
     pub repeated: u64,
     /// Number of frames that did not arrive, although one with a higher number did.
     pub missing: u64,
@@ -261,7 +261,7 @@ pub struct Transferred {
     pub seconds: f64,
     /// Number of frames that the vif sent, and number that it received.
     pub frames: [u64; 2],
-    /// Number of these frames that used staging buffers, for each direction.
+    /// Number of frames that used staging buffers: sent ones, and received ones.
     pub staged: [u64; 2],
     /// Frames that the guest's stack had no room for.
     pub overflow: u64,

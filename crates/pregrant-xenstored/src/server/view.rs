@@ -76,7 +76,7 @@ pub struct View<'a> {
     pub caller: Caller,
     /// The caller's limits.
     pub limits: &'a Limits,
-    /// In a transaction: notes what the outcome depends on.
+    /// In a transaction: records the nodes on which its outcome depends.
     pub seen: Option<&'a mut Seen>,
     /// The list to which each change that is made is added.
     pub changes: &'a mut Vec<Change>,

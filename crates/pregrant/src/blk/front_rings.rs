@@ -136,8 +136,8 @@ impl Reading {
         ring_key(&queue_prefix(0, self.queues), 0, self.order != RingOrder::None)
     }
 
-    /// Reads the keys of all queues, interpreted as this reading has it: ring pages and event
-    /// channel of each. `most` bounds the number of ring pages.
+    /// Reads the keys of all queues by this reading: ring pages and event channel of each. `most`
+    /// bounds the number of ring pages.
     pub(super) fn read<S: KeySource>(&self, keys: &mut S, most: Most) -> Result<Vec<QueueKeys>, S::Error> {
         let queue = |i| {
             let at = queue_prefix(i, self.queues);

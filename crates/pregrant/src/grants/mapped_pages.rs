@@ -28,7 +28,7 @@ pub const MAPS_AT_ONCE: usize = 16;
 /// search.
 const PROBES: usize = 16;
 
-/// The index of no page.
+/// The value of an index entry that refers to no page.
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]

@@ -178,7 +178,7 @@ pub struct Regions<P: Platform> {
     kept: Vec<Kept<P>>,
     /// Number of regions that are in use.
     taken: usize,
-    /// Whether the back may know of pages.
+    /// Whether the back may know the references of pages that this store has handed out.
     exposed: bool,
     /// Number of pages that may still be released to make room.
     spare: usize,

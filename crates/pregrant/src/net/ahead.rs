@@ -25,11 +25,12 @@ pub const SHORT: usize = 256;
 /// here.
 const PRIVATE_BYTES: usize = 1 << 20;
 
-/// How far ahead to prefetch when reading from one of `buffers` staging buffers, which are used in
-/// turn: a frame's lines are in a private cache while that is larger than frames of this length in
-/// all buffers. Otherwise they come from the shared cache, for which a whole batch at once is too
-/// much. Ratio of frames with to without it, by `bench net --path staging --size 256`: with 7168
-/// buffers TX 1.37, RX 1.14; with 4096 1.12, 1.08; with 1024 0.98, 1.05; with 256 0.92, 0.99.
+/// Length in bytes above which frames in staging buffers are prefetched one by one. `buffers` is
+/// the number of buffers, which are used in turn. While frames of this length in all buffers
+/// together are smaller than a private cache, their lines are still in it. Otherwise they come from
+/// the shared cache, for which prefetching a whole batch at once is too much. Ratio of frames with
+/// to without this, by `bench net --path staging --size 256`: with 7168 buffers TX 1.37, RX 1.14;
+/// with 4096 1.12, 1.08; with 1024 0.98, 1.05; with 256 0.92, 0.99.
 #[inline(always)]
 pub const fn short_staged(buffers: usize) -> usize {
     match (PRIVATE_BYTES - 1).checked_div(buffers) {

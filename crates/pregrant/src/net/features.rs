@@ -39,10 +39,10 @@ pub struct BackFeatures {
     pub rx_copy: bool,
     /// `feature-split-event-channels`: the back supports an event channel per ring.
     pub split_channels: bool,
+    /// `feature-multicast-control`: the back filters multicast frames if the front asks for that.
+    pub multicast_control: bool,
     /// `feature-dynamic-multicast-control`: the front may switch multicast control on and off at
     /// any time.
-    pub multicast_control: bool,
-    /// `feature-dynamic-multicast-control`: the front may switch that on and off at any time.
     pub dynamic_multicast_control: bool,
     /// `feature-xdp-headroom`: the back leaves headroom before the data in RX pages if the front
     /// asks for that.
@@ -175,12 +175,12 @@ pub struct QueueKeys {
 }
 
 impl QueueKeys {
-    /// A queue whose rings have one page each, without memory of paths.
+    /// A queue that asks for no path and whose rings have one page each.
     pub fn new(tx_ring: GrantRef, rx_ring: GrantRef, channels: ChannelKeys) -> Self {
         Self::of_rings(Vec::from([tx_ring]), Vec::from([rx_ring]), channels)
     }
 
-    /// A queue with these rings and no memory of paths.
+    /// A queue with these rings that asks for no path.
     pub(crate) fn of_rings(tx_ring: Vec<GrantRef>, rx_ring: Vec<GrantRef>, channels: ChannelKeys) -> Self {
         Self {
             tx_ring,

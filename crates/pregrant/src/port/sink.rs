@@ -51,7 +51,7 @@ pub trait LentSink: Sink {
         head: [Piece<'a>; 2],
         rest: impl Iterator<Item = Piece<'a>>,
     ) -> bool;
-    /// The token by which the pages of the last frame come back.
+    /// Reports the token by which the pages of the last frame are released.
     fn lent(&mut self, token: Token);
 }
 

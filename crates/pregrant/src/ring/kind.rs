@@ -185,13 +185,13 @@ netif!(NetRx, 2, RxRequest, 2, RxResponse, |[_, flags_status]| {
 // Its answers are kept in the control page.
 netif!(NetCtrl, 4, CtrlRequest, 3, CtrlResponse, |_| false);
 
-/// blkif's ring of a front with the protocol `x86_64-abi` or `arm-abi`: slots of 112 bytes,
+/// blkif's ring in the 64-bit layout: `protocol` is `x86_64-abi` or `arm-abi`. Slots of 112 bytes,
 /// responses of 16.
 #[derive(Clone, Copy, Debug)]
 pub struct Blkif64;
 
-/// blkif's ring of a front with the protocol `x86_32-abi`, or on x86 with none: slots of 108 bytes,
-/// responses of 12.
+/// blkif's ring in the 32-bit layout: `protocol` is `x86_32-abi`, or on x86 the front wrote no such
+/// key. Slots of 108 bytes, responses of 12.
 #[derive(Clone, Copy, Debug)]
 pub struct Blkif32;
 

@@ -213,7 +213,7 @@ pub struct RwRequest {
 }
 
 impl RwRequest {
-    /// The segments that count.
+    /// The segments that the request uses.
     ///
     /// # Errors
     /// [`WireError::BlkSegments`] when there are more than the slot holds.

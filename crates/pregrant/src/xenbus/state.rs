@@ -93,7 +93,7 @@ impl fmt::Display for XenbusState {
 pub enum Reaction {
     /// Do nothing until the peer's state changes.
     Stay,
-    /// Do what the state requires, write it, and ask again.
+    /// Do what this state requires, write it as this end's state, and ask again.
     Enter(XenbusState),
     /// Back only: the device is over; release everything and forget it.
     Remove,

@@ -343,7 +343,9 @@ impl<T: Transport> Client<T> {
             return Err(fail(Cause::TooLong { len_bytes }));
         }
         if self.lost {
-            return Err(fail(Cause::Connection("the connection was lost earlier; reconnect".into())));
+            return Err(fail(Cause::Connection(
+                "the connection was lost earlier; restart this program".into(),
+            )));
         }
         self.last_req_id = self.last_req_id.wrapping_add(1).max(1);
         let req_id = self.last_req_id;

@@ -108,7 +108,9 @@ impl fmt::Display for XsError {
             }
             Cause::NulInToken => f.write_str(": a watch's token must not have a NUL byte"),
             Cause::Connection(words) => write!(f, ": {words}"),
-            Cause::BadReply(what) => write!(f, ": xenstore's answer breaks its protocol ({what}); reconnect"),
+            Cause::BadReply(what) => {
+                write!(f, ": xenstore's answer breaks its protocol ({what}); restart this program")
+            }
         }
     }
 }

@@ -25,7 +25,7 @@ pub fn pregrant_back_new(of: DomId, features: BackFeatures) -> Box<Back> {
     Box::new(BackVif::new(of, 0, VifConfig { features, ..VifConfig::default() }))
 }
 
-/// False: the step failed.
+/// Makes the back's next steps. False: one of them failed.
 #[unsafe(no_mangle)]
 pub fn pregrant_back_step(back: &mut Back, host: &Domain, bus: &mut MapBus) -> bool {
     back.step(host, bus, &mut |_, _| None).is_ok()
@@ -50,7 +50,7 @@ pub fn pregrant_back_turn(
     queue.turn(host, port)
 }
 
-/// False: the state cannot be written.
+/// Closes the back's end. False: its state cannot be written.
 #[unsafe(no_mangle)]
 pub fn pregrant_back_close(back: &mut Back, host: &Domain, bus: &mut MapBus, why: Option<&str>) -> bool {
     back.close(host, bus, why).is_ok()
@@ -75,7 +75,7 @@ pub fn pregrant_back_poll_rx(
     queue.poll_rx(host, port)
 }
 
-/// True: there is work.
+/// Asks for an event of the queue's rings. True: there is work already.
 #[unsafe(no_mangle)]
 pub fn pregrant_back_poll_arm(queue: &mut Queue, host: &Domain) -> Result<bool, PeerFault> {
     queue.arm(host).map_err(|(_, fault)| fault)

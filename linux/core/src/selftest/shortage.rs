@@ -47,12 +47,13 @@ const fn all_from_one_on(kinds: u32, stride: u64, missed: &'static str) -> Kind 
     Kind { kinds, stride, from_then_on: true, missed }
 }
 
-/// These are refused to the fronts of each path.
+/// Requests for lists of more than a page, each of which is refused to the fronts of each path.
 const LISTS: Kind = one(HEAP, 1, "no refused list reached a front");
 const SOME_PAGES: Kind = one(PAGES, 29, "no refused page reached a front");
 const SOME_CHANNELS: Kind = one(CHANNEL, 5, "no refused channel reached a front");
 const MEMORY: Kind = all_from_one_on(HEAP | PAGES | CHANNEL, 5, "no shortage of memory reached a front");
-/// These are refused to a few fronts, since it takes longer.
+/// Requests for pages and channels, each of which is refused to a few fronts only, since that takes
+/// longer.
 const EACH_PAGE: Kind = one(PAGES | CHANNEL, 1, "no refused page or channel reached a front");
 const ALL_PAGES: Kind = all_from_one_on(PAGES | CHANNEL, 1, "no shortage of pages reached a front");
 const STATES: Kind = one(STATE, 1, "no refused state reached a front");
@@ -196,7 +197,8 @@ impl Ends {
         Ok(self.front.is_live())
     }
 
-    /// Gives up pages as control does where memory is short: then there may be no list to be had.
+    /// Gives up pages as control does when the kernel is short of memory. This must need no list of
+    /// more than a page, since there may be no memory for one.
     #[inline(never)]
     fn give_up_pages(&mut self) -> Result<()> {
         let Self { front, guest, .. } = self;

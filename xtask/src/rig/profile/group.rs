@@ -206,7 +206,7 @@ const XEN: &[(Group, &str)] = &[
     ("Xen's locks and returns", "_spin _read _write __x86"),
 ];
 
-/// All, in the order of a table.
+/// All groups, in the order of a table.
 pub(super) fn all() -> impl Iterator<Item = Group> {
     let mut seen = Vec::new();
     let listed = [OURS, OUR_COPIES].into_iter().chain(MODULES.iter().map(|(_, group)| *group));
@@ -244,7 +244,7 @@ fn by_name(rules: &[(Group, &str)], name: &str) -> Option<Group> {
     rule.map(|(group, _)| *group)
 }
 
-/// A function without what the compiler calls its parts.
+/// Returns the name of a function without the suffixes by which the compiler names its parts.
 pub(super) fn plain(name: &str) -> &str {
     name.split_once('.').map_or(name, |(name, _)| if name.is_empty() { "?" } else { name })
 }

@@ -33,8 +33,9 @@ use std::process::Command;
 use table::Counted;
 
 const READINGS: usize = 4;
-/// Functions of Xen's that the plugin finds: where it begins to run another domain, and none.
+/// The function of Xen that begins to run another domain.
 const SWITCH: &str = "context_switch";
+/// The function of Xen that runs on an idle processor.
 const IDLE: &str = "idle_loop";
 
 /// Files of a boot, from which tables can be made later.
@@ -53,8 +54,8 @@ impl Kept {
     }
 }
 
-/// Builds the plugin, and keeps the program that will run; for QEMU, the plugin's file and its
-/// arguments.
+/// Builds the plugin, and keeps a copy of the program that will run. Returns the plugin's file and
+/// its arguments, for QEMU.
 pub(super) fn plugin(rig: &Rig<'_>, program: &Path) -> Result<String, String> {
     if rig.combination.kind != Kind::Pv {
         return Err("--profile tells dom0 from a guest only where dom0 is PV".into());
@@ -75,12 +76,12 @@ pub(super) fn plugin(rig: &Rig<'_>, program: &Path) -> Result<String, String> {
     Ok(format!("{},out={},switch={switch:x},idle={idle:x}", file(&made), file(&kept.readings)))
 }
 
-/// Keeps the log of a boot that counted, too.
+/// Also keeps the log of a boot that counted.
 pub(super) fn keep(rig: &Rig<'_>, log: &Path) -> Result<(), String> {
     fs::copy(log, Kept::of(rig).log).map(drop).map_err(|e| at(log, e))
 }
 
-/// Tables of what the last boot counted, in a file; those of groups are printed, too.
+/// Writes the tables of the counts of the last boot to a file, and prints those of groups.
 pub(super) fn tables(rig: &Rig<'_>) -> Result<(), String> {
     let Kept { dir, readings, log, program } = Kept::of(rig);
     let bytes = fs::read(&log).map_err(|e| at(&log, e))?;
@@ -107,7 +108,7 @@ pub(super) fn tables(rig: &Rig<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The plugin's lines, for the rows in their order.
+/// Assigns the plugin's lines to the rows, in their order.
 fn count(
     lines: impl BufRead,
     rows: &[Row],

@@ -1,5 +1,5 @@
-//! The names of what was executed: of Xen and of our program by `nm`, of dom0's kernel as it says
-//! them itself.
+//! The names of the functions that were executed: those of Xen and of our program by `nm`, those of
+//! dom0's kernel from its own list.
 
 use super::super::image::tool_output;
 use super::super::{Rig, packages};
@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Addresses of processes are below.
+/// Addresses of processes are below this one.
 const PROCESSES_END: u64 = 1 << 47;
 
 pub(super) struct Symbol {
@@ -37,7 +37,7 @@ impl Symbols {
     }
 }
 
-/// The programs in dom0, and below it; in guests.
+/// The symbols of all that was executed in dom0 and in Xen, and in guests.
 pub(super) struct Names {
     pub(super) xen: Symbols,
     pub(super) kernel: Symbols,
@@ -47,7 +47,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// A guest's, with that kind of back.
+    /// Finds the function of a guest that an instruction belongs to; `by` is the kind of back.
     pub(super) fn find_guests(&self, at: u64, is_xen: bool, by: &str) -> (Group, &str) {
         let symbols = match self.guests.get(by) {
             _ if is_xen => &self.xen,
@@ -57,7 +57,8 @@ impl Names {
         symbols.find(at).map_or((group::UNKNOWN, "?"), |symbol| (symbol.group, &symbol.name))
     }
 
-    /// The function that an instruction belongs to. `base`: address and length of our program.
+    /// Finds the function of dom0 that an instruction belongs to. `base`: address and length of our
+    /// program.
     pub(super) fn find(&self, at: u64, is_xen: bool, base: Option<&(u64, u64)>) -> (Group, &str) {
         let (symbols, at) = match base {
             _ if is_xen => (&self.xen, at),
@@ -69,7 +70,7 @@ impl Names {
     }
 }
 
-/// Xen's, as nm prints them.
+/// Returns the symbols of Xen as lines of `nm`.
 fn lines_of_xen(rig: &Rig<'_>) -> Result<String, String> {
     let release = rig.combination.dom0;
     let program = packages::root(rig, release).join(format!("boot/xen-{}-amd64.efi", release.xen));
@@ -110,7 +111,7 @@ pub(super) fn of_kernel(packed: &str) -> Result<Symbols, String> {
     Ok(Symbols::new(text.lines().filter_map(kernel_symbol)))
 }
 
-/// The symbols of a guest with dom0's kernel and modules at other addresses.
+/// Returns the symbols of a guest, whose kernel and modules are dom0's at other addresses.
 pub(super) fn of_guest(dom0s: &str, modules: &str) -> Result<Symbols, String> {
     let (kernel, modules) = unpacked(dom0s)
         .zip(unpacked(modules))
@@ -149,10 +150,10 @@ fn code_symbols(text: &str) -> impl Iterator<Item = (u64, &str)> {
     })
 }
 
-/// The part of a program with its code.
+/// The part of a program's file that contains its code.
 pub(super) struct Code {
     pub(super) offset: u64,
-    /// The address according to its symbols.
+    /// The address of the code according to the program's symbols.
     pub(super) at: u64,
     pub(super) len: u64,
 }

@@ -10,10 +10,10 @@
 use super::names::Code;
 use std::collections::BTreeMap;
 
-/// Appended to the kind of back, for what the guest executed.
+/// The suffix that is appended to the kind of back in a row for what the guest executed.
 pub(super) const GUESTS: &str = ", the guest";
 
-/// A row of the scenario's.
+/// A row of the scenario's results.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) what: String,
@@ -46,19 +46,20 @@ impl Row {
         Self { by: format!("{}{GUESTS}", self.by), accounted: self.accounted_guest, ..self.clone() }
     }
 
-    /// Lengths of TCP frames differ between the kinds of back, so TCP is counted by bytes.
+    /// Returns the unit by which the row's cost is compared. Lengths of TCP frames differ between
+    /// the kinds of back, so TCP is counted by bytes.
     pub(super) fn unit(&self) -> f64 {
         if self.what.starts_with("TCP") { self.bytes_a_frame } else { 1.0 }
     }
 }
 
-/// What the log of the boot says.
+/// The data in the log of a boot.
 #[derive(Default)]
 pub(super) struct Said {
     pub(super) rows: Vec<Row>,
-    /// The names of the kernel's functions, gzipped, in base64.
+    /// The names of the functions of dom0's kernel, gzipped, in base64.
     pub(super) names: String,
-    /// For each kind of back the names of the guest's modules.
+    /// The names of the functions in the guests' kernel modules, by the kind of back.
     pub(super) guest_names: BTreeMap<String, String>,
     /// A line of /proc/PID/maps for each kind of back.
     code_maps: Vec<(String, String)>,
@@ -85,7 +86,7 @@ impl Said {
         said
     }
 
-    /// The place of our program's code with each kind of back, from its begin to its end.
+    /// Returns the start and the end of our program's code in memory, for each kind of back.
     pub(super) fn places(&self, code: &Code) -> Result<BTreeMap<String, (u64, u64)>, String> {
         let place = |(by, map): &(String, String)| {
             // The line has: begin-end r-xp offset ...

@@ -5,9 +5,9 @@ use super::row::{GUESTS, Row};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// The row that others are compared with.
+/// The kind of back that others are compared with.
 const NETBACK: &str = "netback";
-/// Functions that a table shows.
+/// Number of functions that a table shows.
 const TOP: usize = 25;
 
 pub(super) struct Counted {
@@ -20,19 +20,20 @@ impl Counted {
         self.functions.iter().filter(|((of, _), _)| *of == group).map(|(_, n)| n).sum()
     }
 
-    /// The factor by which its figures are compared with another row's.
+    /// Returns the factor by which this row's figures are multiplied to compare them with another
+    /// row's.
     fn scale(&self, other: &Self) -> f64 {
         other.row.unit() / self.row.unit()
     }
 }
 
-/// The kinds of back, in their order.
+/// Returns the kinds of back, in the order of the rows.
 fn backs(rows: &[Counted]) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     rows.iter().map(|c| c.row.by.as_str()).filter(|by| seen.insert(*by)).collect()
 }
 
-/// For each kind of back a table of groups, and a table of groups that exceed netback's.
+/// Formats for each kind of back a table of groups, and a table of groups that exceed netback's.
 pub(super) fn of_groups(rows: &[Counted]) -> String {
     let mut text = String::new();
     for by in backs(rows) {
@@ -57,12 +58,12 @@ pub(super) fn of_groups(rows: &[Counted]) -> String {
     text
 }
 
-/// The kind of back to compare a row with: netback, in dom0 or in the guest.
+/// Returns the kind of back to compare a row with: netback, in dom0 or in the guest.
 fn beside(by: &str) -> String {
     format!("{NETBACK}{}", if by.ends_with(GUESTS) { GUESTS } else { "" })
 }
 
-/// The rows of each other back, next to netback's.
+/// Returns the rows of each other back, each with netback's.
 fn beside_netback(rows: &[Counted]) -> Vec<(&str, Vec<(&Counted, &Counted)>)> {
     let others = backs(rows).into_iter().filter(|by| *by != beside(by));
     let pairs = others.map(|by| {
@@ -73,7 +74,7 @@ fn beside_netback(rows: &[Counted]) -> Vec<(&str, Vec<(&Counted, &Counted)>)> {
     pairs.filter(|(_, pairs): &(&str, Vec<_>)| !pairs.is_empty()).collect()
 }
 
-/// A line for each group, then the sum, and Xen's account.
+/// Formats a line for each group, then the sum, and the time that Xen accounted.
 fn table(
     text: &mut String,
     title: &str,
@@ -100,8 +101,8 @@ fn table(
     text.push('\n');
 }
 
-/// For each row of the other backs the functions that differ most from netback's; without netback
-/// those with most instructions.
+/// Formats for each row of the other backs the functions that differ most from netback's; if
+/// netback was not measured, those with most instructions.
 pub(super) fn of_functions(rows: &[Counted]) -> String {
     let mut text = String::new();
     let is_netback = |c: &Counted| c.row.by == beside(&c.row.by);
@@ -135,7 +136,7 @@ pub(super) fn of_functions(rows: &[Counted]) -> String {
     text
 }
 
-/// Every function of every row, with tabs between.
+/// Formats every function of every row, with tabs between the columns.
 pub(super) fn of_all(rows: &[Counted]) -> String {
     let mut text = String::from("what\tby\tgroup\tfunction\tinstructions a frame\n");
     for Counted { row, functions } in rows {

@@ -23,7 +23,7 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     /// See [`Back::inherit`].
     ///
     /// # Errors
-    /// The directory is gone, or xenstore.
+    /// The directory is gone, or xenstore failed.
     fn inherit(&mut self, bus: &mut StoreBus<'_, T>) -> Result<PreviousState, DeviceError>;
     /// See [`Back::reattach`].
     ///
@@ -49,22 +49,22 @@ pub trait AnyBack<P: Platform, T: Transport + 'static> {
     /// See [`Back::say_connected`].
     ///
     /// # Errors
-    /// The directory is gone, or xenstore.
+    /// The directory is gone, or xenstore failed.
     fn say_connected(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError>;
     /// See [`Back::end_detached`].
     ///
     /// # Errors
-    /// The directory is gone, or xenstore.
+    /// The directory is gone, or xenstore failed.
     fn end_detached(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(), DeviceError>;
     /// Closes the connection; see [`Back::close`].
     ///
     /// # Errors
-    /// The directory is gone, or xenstore. It is closed all the same.
+    /// The directory is gone, or xenstore failed. The connection is closed all the same.
     fn close(&mut self, p: &P, bus: &mut StoreBus<'_, T>, why: Option<&str>) -> Result<(), DeviceError>;
     /// Reads one of the [own keys](ClassRules::own_keys) again, which changed.
     ///
     /// # Errors
-    /// The directory is gone, or xenstore.
+    /// The directory is gone, or xenstore failed.
     fn own_key_changed(&mut self, p: &P, bus: &mut StoreBus<'_, T>, key: &str) -> Result<(), DeviceError>;
     /// While `paused` is true, ignores the front's state; see [`Back::pause`].
     fn pause(&mut self, paused: bool);

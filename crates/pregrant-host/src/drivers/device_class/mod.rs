@@ -134,7 +134,7 @@ pub struct Operation {
     pub name: &'static str,
     /// Number of requests that were done.
     pub requests: u64,
-    /// Number of bytes that these requests transferred; 0 if they carry no data.
+    /// Number of bytes that requests of this kind transferred; 0 if they carry no data.
     pub bytes: u64,
     /// The time that requests needed, including failed ones.
     pub latency: LatencyFigures,
@@ -254,7 +254,7 @@ pub trait DeviceBacking<P: Platform, T: Transport + 'static> {
     /// script may still name another backing; then nothing is logged yet.
     ///
     /// # Errors
-    /// The directory is gone, or xenstore.
+    /// The directory is gone, or xenstore failed.
     fn try_ahead(&mut self, bus: &mut StoreBus<'_, T>) -> Result<(Trial, bool), DeviceError>;
     /// Called when the device has all its queues and is about to be closed. Returns how long the
     /// close may wait for requests that the backing still works on; None: there are none. The call
@@ -284,6 +284,6 @@ pub trait PeriodicCheck<T: Transport + 'static> {
     /// Called once a second while the device is connected: publishes changes to its front.
     ///
     /// # Errors
-    /// The directory is gone, or xenstore.
+    /// The directory is gone, or xenstore failed.
     fn check(&mut self, bus: &mut StoreBus<'_, T>, log: &DeviceLog) -> Result<(), DeviceError>;
 }

@@ -62,7 +62,7 @@ pub struct Frontend<P: Platform, T: Transport> {
     defaults: Defaults,
     /// The address from the toolstack; None if the key is missing or invalid.
     mac: Option<MacAddr>,
-    /// Number of frames that were sent with another source address.
+    /// Number of frames that were sent with a source address other than the vif's.
     forged_source: u64,
     /// True while the log line about the paths is not written, because the back has not announced
     /// which pages it keeps mapped.

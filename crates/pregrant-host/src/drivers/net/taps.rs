@@ -47,7 +47,8 @@ const FORWARDS: Duration = Duration::from_secs(3);
 /// The taps of all vifs of a backend.
 pub struct Taps {
     taps: BTreeMap<(u16, u32), Placed>,
-    /// The rest of the time [`FORWARDS`], which all vifs share, since no queue is served meanwhile.
+    /// The rest of [`FORWARDS`]. All vifs share that time, since no queue is served while one
+    /// of them waits.
     patience: Duration,
     /// Scripts of vifs that are gone, in the order in which the vifs went.
     ending: Vec<Ending>,
@@ -208,7 +209,8 @@ impl Taps {
     /// Creates the provider without any vif.
     ///
     /// # Errors
-    /// No descriptor is left; the kernel makes no taps, or not for us.
+    /// The process has no descriptor left, or the kernel has no taps or refuses them to this
+    /// process.
     pub fn new() -> io::Result<Self> {
         if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
             let text = format!(
@@ -395,7 +397,7 @@ fn script_of(place: &HotplugConfig) -> Option<&str> {
 /// Joins the bridge that the toolstack names, and sets the interface up.
 ///
 /// # Errors
-/// There is no such bridge, or it is not to be joined.
+/// There is no such bridge, or the kernel refuses.
 pub fn plug_in(interface: &Interface, place: &HotplugConfig) -> io::Result<()> {
     place.bridge.as_deref().map_or(Ok(()), |bridge| interface.join(bridge))?;
     interface.set_up(true)
@@ -404,7 +406,7 @@ pub fn plug_in(interface: &Interface, place: &HotplugConfig) -> io::Result<()> {
 /// Removes the interface that a predecessor left, if it is a tap.
 ///
 /// # Errors
-/// Somebody has it.
+/// Another process uses it.
 pub fn remove_left(place: &HotplugConfig) -> io::Result<()> {
     let former = place.interface.and_then(|number| Interface::numbered(number).ok());
     let name = former.as_ref().map_or(&*place.name, Interface::name);
@@ -460,7 +462,7 @@ impl PortProvider for Taps {
         }
         let key = (id.front.0, id.handle);
         let Some(placed) = self.taps.get_mut(&key) else {
-            return Plugged::No("it has no interface".into());
+            return Plugged::No("the vif has no interface".into());
         };
         if placed.script.is_none() {
             match script_of(place) {
@@ -491,7 +493,7 @@ impl PortProvider for Taps {
 
     fn connected(&mut self, id: &DeviceId, queues: usize, front: Offloads) -> Result<Ports, String> {
         self.settle();
-        let placed = self.taps.get_mut(&(id.front.0, id.handle)).ok_or("it has no interface")?;
+        let placed = self.taps.get_mut(&(id.front.0, id.handle)).ok_or("the vif has no interface")?;
         let ports = placed.tap.ports(queues, front).map_err(|e| e.to_string())?;
         let readable: io::Result<_> = ports.iter().map(|port| port.as_fd().try_clone_to_owned()).collect();
         placed.readable = readable.map_err(|e| e.to_string())?;

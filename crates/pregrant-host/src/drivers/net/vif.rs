@@ -196,8 +196,9 @@ impl<P: Platform, T: Transport + 'static> ServedDevice<P, T> for VifInstance<P> 
         self.check_interface(&device.id(), log);
         self.limit_mtu(&device.id(), log);
         let ports = self.provider.borrow_mut().connected(&device.id(), queues, self.vif.front_offloads());
-        let ports =
-            ports.map_err(|why| format!("cannot make ports for the vif, so its frames are dropped: {why}"));
+        let ports = ports.map_err(|why| {
+            format!("cannot make the vif's tap queues or switch ports, so its frames are dropped: {why}")
+        });
         self.readable = self.provider.borrow_mut().readable(&device.id());
         self.ports = log.failed(Level::Warn, ports).unwrap_or_else(|| unplugged(queues));
         self.drops = self.ports.first().and_then(|port| port.drop_counts());

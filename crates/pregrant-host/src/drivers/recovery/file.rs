@@ -29,7 +29,8 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Keeps locks and memory in files below a directory, such as `/run/pregrant-back`.
+/// Keeps the locks of devices, and the memory that outlives this process, in files below a
+/// directory, such as `/run/pregrant-back`.
 #[derive(Clone, Debug)]
 pub struct FileRecovery {
     dir: PathBuf,
@@ -42,9 +43,9 @@ const ALL: std::ops::Range<i64> = 0..i64::MAX;
 
 /// A file that this process has locked. Dropping this, or the end of the process, unlocks it.
 ///
-/// flock alone keeps others out. Whether somebody has it could only be asked by taking it, and who
-/// took it that moment would keep out an owner: so it has another lock beside, of the same file,
-/// which is asked (`F_OFD_GETLK`). A process of an earlier version does not have that one.
+/// The flock alone excludes other processes. A process that asked for the flock's owner by locking
+/// would exclude an owner that starts at that moment. So the owner holds a second lock of the same
+/// file, which can be queried (`F_OFD_GETLK`). A process of an earlier version has no second lock.
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] File); // the lock is the open file's
 

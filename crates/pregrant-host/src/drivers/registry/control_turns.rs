@@ -1,4 +1,4 @@
-//! Control turns of devices: what is asked on rings that are of no queue
+//! The control turns of devices, which serve the rings that belong to no queue
 //! ([`ControlRings`](super::control_rings)).
 //!
 //! ```text

@@ -28,7 +28,7 @@ impl<P: Platform, T: Transport + 'static> Default for Directory<P, T> {
 
 /// A device that its last owner has not released yet, or whose backing is not released.
 pub(super) struct Held<P: Platform, T: Transport + 'static> {
-    /// Time of the first try.
+    /// Time at which this process first tried to take the device.
     pub(super) since: Instant,
     /// The owner of the device, or a text that says what is missing.
     pub(super) why: String,

@@ -17,7 +17,8 @@ pub(super) fn watch_of(class: Class) -> String {
 pub(super) enum Changed {
     /// A device may have been added or removed.
     Devices,
-    /// The device's `state`, which we write, or a toolstack that announces the device.
+    /// The `state` of a device's back changed. This process writes it, or a toolstack that
+    /// announces the device.
     State(DeviceId),
     /// A key of one device that the toolstack or its script writes.
     Toolstack(DeviceId),

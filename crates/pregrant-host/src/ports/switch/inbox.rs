@@ -275,7 +275,8 @@ impl Incoming {
         drop(self.boxes[whose].spent.post(mail));
     }
 
-    /// Moves mail to `into`, or copies frames after those in it. Returns how many frames.
+    /// Moves mail into the arena `into`, or copies frames behind those that the arena has. Returns
+    /// the number of frames.
     pub fn pop_into(&mut self, into: &mut Arena) -> usize {
         if into.is_empty()
             && let Some((whose, mut mail)) = self.moved.take()

@@ -55,7 +55,8 @@ impl Doorbell {
     }
 }
 
-/// The payload of a burst: its fragments, and for each of them its frame and its place there.
+/// The payload of a burst: its fragments, and for each of them its frame, and its place in that
+/// frame.
 #[derive(Default)]
 struct Payload {
     pieces: Vec<LentPiece<'static>>,

@@ -114,7 +114,7 @@ impl Mail {
         Ok(())
     }
 
-    /// Adds a frame that is in its bytes already; they count as full then.
+    /// Adds a frame that is in the mail's memory already. All of that memory then counts as used.
     #[inline(always)]
     pub fn adopt(&mut self, desc: FrameDesc, caps: Offloads) -> Result<(), Refused> {
         let at = desc.at as usize;
@@ -129,7 +129,7 @@ impl Mail {
         Ok(())
     }
 
-    /// Copies zero-copy payload to its place in the bytes.
+    /// Copies the zero-copy payload to its place in the mail's own memory.
     pub fn make_private(&mut self) {
         if let Some(lent) = self.lent.take() {
             lent.copy_out(0, &mut self.bytes);

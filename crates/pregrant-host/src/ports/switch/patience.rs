@@ -42,7 +42,8 @@ pub const FIRST: Duration = Duration::from_millis(32);
 /// Longest time after which a waiting sender checks again.
 pub const STEP: Duration = Duration::from_millis(10);
 
-/// The number of the [end](Patience::end) that a sender waits for, if it waits.
+/// A sender's registration for room: the number of waits that had ended when it began to wait.
+/// None: it does not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Registered(Option<u64>);
 

@@ -12,7 +12,7 @@
 //! guest waits for a processor that another one has, and what one gets more than another is the
 //! backend's doing.
 //!
-//! [`guests`]: the guests. [`port`]: what stands behind the vifs.
+//! [`guests`]: the guests. [`port`]: the back's ports, to which the vifs are connected.
 
 pub(super) mod guests;
 pub(super) mod port;

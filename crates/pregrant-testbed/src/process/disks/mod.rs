@@ -6,13 +6,13 @@
 //!     domain 11: thread --Load--> vbd 51712 --ring--+- loopback  worker 1 ---> RAM disk of domain 11
 //!     main thread: commands, asleep meanwhile
 //! ```
-//! Each guest is a domain of its own. Its thread asks, and sleeps when its requests are all in
-//! flight and none is answered, as a guest's virtual CPU does; or, where it has a core to itself,
-//! polls for answers all the time.
+//! Each guest is a domain of its own. Its thread sends requests, and sleeps when its requests are
+//! all in flight and none is answered, as a guest's virtual CPU does; or, where it has a core to
+//! itself, polls for answers all the time.
 //!
-//! [`disks_command`]: what is said. `guests`: the process. `disk_guest`: one guest. [`load`]:
-//! what it asks, and how it knows that answers are right. [`vhost_user`]: the same requests to
-//! another system's disk, in the calling process.
+//! [`disks_command`]: the commands to the process. `guests`: the process. `disk_guest`: one guest.
+//! [`load`]: the requests of a guest, and the check of their answers. [`vhost_user`]: the same
+//! requests to another system's disk, in the calling process.
 
 mod disk_guest;
 pub mod disks_command;

@@ -336,8 +336,8 @@ impl<P: Platform> BackQueue<P> {
         self.jobs.len() - self.free.len()
     }
 
-    /// Answers what the disk has completed, and passes one batch of requests to the disk. Returns
-    /// the number of both. After a fault the disk must be closed.
+    /// Answers the requests that the disk has completed, and passes one batch of requests to the
+    /// disk. Returns the number of all these requests. After a fault the disk must be closed.
     pub fn poll(&mut self, p: &P) -> Result<usize, PeerFault> {
         if self.chan.is_none() {
             return Ok(0);
@@ -369,7 +369,7 @@ impl<P: Platform> BackQueue<P> {
         Ok(moved + taken?)
     }
 
-    /// Collects what the disk has completed.
+    /// Collects the I/Os that the disk has completed. Returns their number.
     fn collect(&mut self, p: &P) -> usize {
         let mut all = 0;
         loop {
@@ -560,7 +560,7 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
-    /// The disk has completed a request, or failed.
+    /// Handles a request that the disk has completed, or that failed.
     fn end(&mut self, place: u32, outcome: Result<(), IoError>) {
         let job = &mut self.jobs[place as usize];
         job.outcome = outcome;
@@ -708,7 +708,7 @@ impl<P: Platform> BackQueue<P> {
     }
 }
 
-/// Writes that were answered before this flush may be lost.
+/// True if this is a flush that failed: writes that were answered before it may be lost.
 fn is_failed_flush(Done { io, outcome }: &Done) -> bool {
     matches!(io.op, IoOp::Flush) && *outcome == Err(IoError::Failed)
 }

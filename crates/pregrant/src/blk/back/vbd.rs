@@ -286,8 +286,8 @@ fn resized<B: DeviceBus>(bus: &mut B, sectors: u64) -> Result<Pairs, B::Error> {
     Ok(resized_pairs(sectors, state))
 }
 
-/// The image is not available. A guest that is connected to it waits, because closing the disk
-/// would lose it.
+/// The error for an image that is not available. A guest that is connected to it waits, because
+/// closing the disk would lose it.
 fn not_there<E>(begin: Begin, why: String) -> ConnectError<E> {
     match begin {
         Begin::Fresh => ConnectError::Unready(why),
@@ -437,8 +437,8 @@ impl<P: Platform> Vbd<P> {
         Err(ConnectError::Unready(why))
     }
 
-    /// The image of this connection's guest is lost: like a refused guest, which may have it
-    /// mounted, it gets no other image by reconnecting.
+    /// Records that this connection's image is lost. Its guest, which may have the image mounted,
+    /// gets no other image by reconnecting, like a refused guest.
     fn note_lost<E>(&self, front: &FrontRequest, kept: KeptMemory<'_>) -> Result<(), ConnectError<E>> {
         let Some(memory) = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new) else { return Ok(()) };
         memory.check()?;

@@ -165,7 +165,7 @@ struct Place {
     nr_lists: usize,
     /// Grants of the guest's own pages.
     own: Vec<GrantRef>,
-    /// The result, while the back still uses some of these pages.
+    /// The result of the request, while the back still uses some of the guest's own pages.
     outcome: Option<Result<(), IoError>>,
 }
 

@@ -125,7 +125,7 @@ pub trait BackPath<P: Platform> {
     }
     /// Takes back what a request held that has ended.
     fn end(&mut self, memory: IoMemory, held: &mut Held<P>);
-    /// Unmaps what was held by requests that have ended or could not begin.
+    /// Unmaps the pages of requests that have ended or could not begin.
     fn settle(&mut self, p: &P) {
         let _ = p;
     }

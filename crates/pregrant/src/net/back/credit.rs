@@ -15,7 +15,7 @@
 
 use core::fmt;
 
-/// Number of bytes that `left` may always reach.
+/// Smallest limit of the saved credit, in bytes; a window of more bytes is the limit itself.
 const BURST: u64 = 131_072;
 
 /// The rate that the toolstack allows.
@@ -67,7 +67,7 @@ pub struct Credit {
     /// Bytes that may be sent now.
     pub(super) left: u64,
     window_start_ns: u64,
-    /// No frame is taken before this time; this many windows have passed then.
+    /// The time before which no frame is taken, and the number of windows that have passed by then.
     until: Option<(u64, u64)>,
     /// Number of times a frame had to wait.
     waits: u64,

@@ -146,7 +146,8 @@ impl HashSettings {
         CtrlStatus::Success
     }
 
-    /// The hash of a frame, by the longest requested type that it is of.
+    /// The hash of a frame: over addresses and ports if it is TCP and that type was requested,
+    /// otherwise over addresses if that was requested. None: the frame gets no hash.
     pub fn hash(&self, frame: &[u8]) -> Option<FrameHash> {
         let ip = IpHeaders::parse(frame).ok()?;
         let (addresses, only_ip, with_tcp) = match ip.version {

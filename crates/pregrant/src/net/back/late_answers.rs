@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 struct Waiting {
     nr_rsps: u16,
     token: Token,
-    /// Whether a path still holds pages of it.
+    /// Whether a path still holds pages of the frame.
     is_held: bool,
     /// Whether the frame was passed to the port.
     given: bool,

@@ -34,8 +34,8 @@ use alloc::sync::Arc;
 const HEAD: usize = 32;
 /// Interval between reports to the vif's owner of frames that are too long.
 const REPORTS_AGAIN_NS: u64 = 100_000_000;
-/// Number of bursts that are received without zero-copy payload after one whose payload the paths
-/// left to grant copies.
+/// Number of bursts that are received without zero-copy payload, after a burst whose zero-copy
+/// payload had to be copied by grant copies.
 const COPIES_AGAIN: u32 = 16;
 /// Largest number of bursts from the port that are dropped in one control turn.
 const EXPIRED_AT_ONCE: u32 = 64;
@@ -437,7 +437,7 @@ impl<P: Platform> RxQueue<P> {
         &self.chain
     }
 
-    /// The queue's paths, to limit what they keep mapped.
+    /// The paths that serve the queue's frames, for limiting the pages that they keep mapped.
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }

@@ -54,7 +54,7 @@ pub(super) struct QueueState {
     pub(super) free: u32,
     /// Number of slots that the next frame needs; 0: no frame waits.
     pub(super) needed: u32,
-    /// The burst that waits: a number that changes with it.
+    /// A number that identifies the burst that waits; every burst has another one.
     pub(super) burst: u64,
     /// Number of batches delivered.
     pub(super) batches: u64,

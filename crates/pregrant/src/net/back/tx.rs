@@ -50,7 +50,8 @@ pub struct TxQueue<P: Platform> {
     done: Vec<Token>,
     answers: Vec<TxResponse>,
     stats: Arc<LiveStats>,
-    /// The port's object, once it has held a frame.
+    /// The object by which the port reports frames that it no longer holds. None: it has never held
+    /// one.
     completions: Option<Arc<dyn Completions>>,
     /// The port holds frames now.
     keeps: bool,
@@ -271,7 +272,8 @@ impl<P: Platform> TxQueue<P> {
         had as usize
     }
 
-    /// Lets the path retire what it held, and answers what can be answered now.
+    /// Lets the paths release the frames that the port no longer holds, and answers those that can
+    /// be answered now.
     #[cold]
     fn answer_late(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         if let (true, Some(completions)) = (self.keeps, &self.completions) {
@@ -353,12 +355,13 @@ impl<P: Platform> TxQueue<P> {
         &self.chain
     }
 
-    /// The queue's paths, to limit what they keep mapped.
+    /// The paths that serve the queue's frames, for limiting the pages that they keep mapped.
     pub fn chain_mut(&mut self) -> &mut Chain<P> {
         &mut self.chain
     }
 
-    /// Ends the queue in good order: makes the port give up what it holds, retires and answers it.
+    /// Ends the queue in good order: makes the port give up the frames that it holds, and answers
+    /// them.
     pub fn drain(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
         self.recall();
         if !self.late.is_empty() {
@@ -366,7 +369,7 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Makes the port give up what it holds, because pages will be unmapped.
+    /// Makes the port give up the frames that it holds, because their pages will be unmapped.
     fn recall(&mut self) {
         if let (true, Some(completions)) = (self.keeps, &self.completions) {
             completions.give_up();

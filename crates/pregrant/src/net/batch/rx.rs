@@ -109,7 +109,8 @@ pub struct RxBatch {
     /// The id of the batch's first request, if the front uses the slots' indices as ids, as most
     /// do.
     first_id: u16,
-    /// The last request's id, counted from `first_id`.
+    /// The id of the request that was used last, minus `first_id`; -1 before the batch's first
+    /// request.
     last_ahead: i32,
 }
 

@@ -47,7 +47,7 @@ pub struct CtrlFront<P: Platform> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotAsked;
 
-/// This error cannot happen: all pages were granted.
+/// An error that cannot happen, since all pages were granted.
 const NO_PAGE: PlatformError = PlatformError { op: "make a control ring without pages", code: 22 };
 
 impl<P: Platform> CtrlFront<P> {

@@ -157,7 +157,7 @@ pub struct RxHalf<P: Platform> {
 pub(super) struct Rest<P: Platform> {
     /// Grants of the TX ring and the RX ring.
     pub ring_grants: [Grants; 2],
-    /// Pages that keys name, and that no chain has.
+    /// Pages that a key in xenstore names and that belong to no path.
     pub named: Vec<Granted<P>>,
     /// The paths that the queue asks for.
     pub asked: Requested,

@@ -82,8 +82,8 @@ impl NotOffered {
         all
     }
 
-    /// Parts of the wanted staging that a back with this offer does not have. If the back has
-    /// mapped all memory, lengths do not matter.
+    /// What this back does not offer of the wanted staging buffers. If the back has mapped all
+    /// memory, lengths do not matter.
     fn of_staging(wanted: Buffers, offer: &Offer, is_mapped: bool) -> Vec<Self> {
         let mut all = Vec::new();
         let lens = [wanted.tx, wanted.rx].into_iter().flatten();
@@ -126,7 +126,9 @@ impl fmt::Display for NotOffered {
             Self::RingPages { asked, offered } => {
                 write!(f, "rings of {asked} pages were asked for, and the back has {offered}")
             }
-            Self::SendingOn => f.write_str("the back does not take received buffers that are sent on"),
+            Self::SendingOn => {
+                f.write_str("the back does not support sending a received staging buffer on without a copy")
+            }
         }
     }
 }
@@ -170,7 +172,7 @@ mod tests {
             said(&plain, &all),
             [
                 "the back has no staging buffers (2048 bytes were asked for)",
-                "the back does not take received buffers that are sent on",
+                "the back does not support sending a received staging buffer on without a copy",
                 "the back does not offer data-ring",
                 "the back does not offer guest-copy",
                 "the back does not offer gref-mapping",

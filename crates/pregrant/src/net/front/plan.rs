@@ -21,9 +21,10 @@ use alloc::vec::Vec;
 pub struct Plan {
     /// The paths that the queues ask for.
     pub asked: Requested,
-    /// Ordinary pages per direction, if there are more than slots.
+    /// Number of ordinary pages for each direction, if it exceeds the number of slots; 0: there is
+    /// one page for each slot.
     pub pages: u32,
-    /// Memory is allocated for one in this many slots of the TX ring.
+    /// The divisor of the TX ring's size: memory is allocated for that part of its slots.
     pub tx_share: u32,
     /// log2 of the pages of the TX ring.
     pub tx_order: u32,

@@ -41,7 +41,7 @@ use alloc::vec::Vec;
 type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 type Offered<P> = (Chan<P>, EvtchnPort);
 
-/// This error cannot happen: the paths have all memory.
+/// An error that cannot happen, since the paths contain all memory that a queue needs.
 const NO_RINGS: PlatformError = PlatformError { op: "make a queue without rings", code: 22 };
 
 /// The arguments of a new queue.
@@ -148,7 +148,7 @@ impl<P: Platform> Parts<P> {
     }
 }
 
-/// The tables for what was [taken](Parts::take).
+/// Creates the tables of a queue whose rings and memory were [taken](Parts::take).
 #[inline(never)]
 fn tables<P: Platform>(
     tx: &mut Direction<NetTx, P>,
@@ -528,8 +528,9 @@ impl<P: Platform> FrontQueue<P> {
         self.final_check_ahead(p, tx_too, 1)
     }
 
-    /// Like [`final_check`](Self::final_check), with an event only at the `ahead`-th RX answer from
-    /// here. For callers that wake by themselves before long, since fewer answers may arrive.
+    /// Like [`final_check`](Self::final_check), with an event only when `ahead` RX answers have
+    /// arrived that were not taken yet. For callers that wake by themselves before long, since
+    /// fewer answers may arrive.
     pub fn final_check_ahead(&mut self, p: &P, tx_too: bool, ahead: u32) -> Result<bool, PeerFault> {
         let rx = self.rx.rx.final_check(ahead)?;
         let tx_too = tx_too || self.rx.rx.wants_buffer();

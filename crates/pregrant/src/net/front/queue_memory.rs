@@ -44,7 +44,7 @@ pub struct QueueMemory<'a, P: Platform> {
     pub pages: u32,
     /// How ordinary pages are granted, by direction.
     pub granting: [Granting; 2],
-    /// Pages that keys name, and that no chain has.
+    /// Pages that a key in xenstore names and that belong to no path.
     pub named: alloc::vec::Vec<Granted<P>>,
 }
 

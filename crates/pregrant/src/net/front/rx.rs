@@ -89,8 +89,9 @@ enum Long {
 }
 
 impl<P: Platform> RxFront<P> {
-    /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, for
-    /// those that are lent. `tag` is no other queue's of this vif.
+    /// A queue over a ring that was just initialised. Pages beyond the ring's slots are spare, so
+    /// that frames can be passed by reference. `tag` is a number that no other queue of this vif
+    /// has.
     ///
     /// # Errors
     /// There is no memory for its tables. The grants of the ring and of the paths are ended.
@@ -442,8 +443,8 @@ impl<P: Platform> RxFront<P> {
         Ok(true)
     }
 
-    /// Called before sleeping: asks for an event at the `ahead`-th answer from here. Returns true
-    /// if there is work.
+    /// Called before sleeping: asks for an event when `ahead` answers have arrived that were not
+    /// taken yet. Returns true if they have already.
     pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
         self.ring.final_check(ahead.max(self.cut + 1))
     }
@@ -582,9 +583,9 @@ fn read_run<P: Platform, F: FrontPath<P>>(
     (n, None)
 }
 
-/// Receives frames of one slot each, from the first of `rsps` on, that are in this memory and
-/// longer than the memory of a path before it allows. Returns how many, and whether there was no
-/// room for the next.
+/// Receives frames of one slot each, from the first of `rsps` on, that are in this path's memory
+/// and too long for the paths before it. Returns how many, and whether there was no room for the
+/// next.
 #[inline(always)]
 fn take_run<P: Platform, F: FrontPath<P>>(
     path: &F,
@@ -642,8 +643,8 @@ fn took_long(stats: &mut DirStats, frame: &LongFrame, by: PathName, to: &mut imp
     }
 }
 
-/// Receives frames of one slot each that are longer than a slot of `first`, which has their first
-/// bytes. Returns how many; 0: there is no room for the first.
+/// Receives frames of one slot each that are too long for `first`, which has their first bytes.
+/// Returns how many; 0: there is no room for the first.
 #[inline(never)]
 fn take_split_run<P: Platform>(
     (first, rest): (&AnyFrontPath<P>, &AnyFrontPath<P>),

@@ -51,7 +51,8 @@ impl Part {
 
 /// A frame of several slots, with extras, or an error, as its answers describe it.
 pub struct LongFrame {
-    /// The parts. The first one may be a head in another memory than the slots'.
+    /// The parts of the frame, from index `from` to before `end`. The first part can be the frame's
+    /// first bytes, which a staging buffer has while the slots' pages have the rest.
     parts: [Part; 1 + MAX_CHAIN],
     from: usize,
     end: usize,

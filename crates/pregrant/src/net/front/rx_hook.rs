@@ -215,8 +215,8 @@ impl<P: Platform> RxFront<P> {
 }
 
 impl Slots<'_> {
-    /// Handles frames of one slot each, from the first of `rsps` on, that are in this memory and
-    /// longer than the memory of a path before it allows. Returns how many.
+    /// Handles frames of one slot each, from the first of `rsps` on, that are in this path's memory
+    /// and too long for the paths before it. Returns how many.
     #[inline(always)]
     fn hook_some<P: Platform, F: FrontPath<P>>(
         &mut self,
@@ -281,7 +281,7 @@ impl Slots<'_> {
         self.act(to, frame, there, action)
     }
 
-    /// Does what the hook says.
+    /// Carries out the action that the hook has returned for a frame.
     #[inline(always)]
     fn act<P: Platform>(
         &mut self,

@@ -79,7 +79,7 @@ impl SlotMemory {
         self.of_slot.get(usize::from(slot)).copied().unwrap_or(NONE)
     }
 
-    /// The answer to `slot` put nothing in its buffer, so the slot keeps it.
+    /// Called when the answer to `slot` put nothing in its buffer: the slot keeps the buffer.
     #[inline(always)]
     pub fn keep(&mut self, slot: u16) {
         if let Some(kept) = self.kept.get_mut(usize::from(slot)) {

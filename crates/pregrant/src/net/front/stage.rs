@@ -90,7 +90,7 @@ pub(crate) enum Announcing {
     /// it keeps mapped. `too_few`: it had offered more, so the front restarts with the minimum of
     /// memory.
     Over { mapped: Vec<usize>, too_few: bool },
-    /// The back is being asked.
+    /// The back is asked to map the pages.
     Asking(PageAnnouncement),
     /// Another back has the rings, and is asked once the outstanding request has its answer.
     /// `awaits_ours`: the outstanding request is about these pages, and not one of the vif's owner.

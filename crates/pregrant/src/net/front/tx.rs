@@ -568,8 +568,8 @@ impl<P: Platform> TxFront<P> {
         }
     }
 
-    /// Called before sleeping: asks for an event at the `ahead`-th answer from here. Returns true
-    /// if there is work.
+    /// Called before sleeping: asks for an event when `ahead` answers have arrived that were not
+    /// taken yet. Returns true if they have already.
     pub fn final_check(&mut self, ahead: u32) -> Result<bool, PeerFault> {
         self.slots.ring.final_check(ahead)
     }

@@ -123,7 +123,7 @@ impl IdTables {
 pub struct TxSlots<P: Platform> {
     pub(crate) ring: FrontRing<NetTx, OwnRing<NetTx, P>>,
     pub(crate) free: FreeIds,
-    /// For each id what is in flight with it.
+    /// For each id, the request in flight with it.
     pub(crate) in_flight: Box<[InFlight]>,
     pub(crate) extras_in_flight: u32,
     /// Scratch memory for a burst: where its frames go.

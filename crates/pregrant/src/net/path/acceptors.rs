@@ -1,7 +1,7 @@
 //! What a back keeps for each path while it accepts a connecting front, from its first queue to the
 //! last.
 //!
-//! The `match`es below are where a further path says how it is accepted.
+//! To add a path, add an arm for it to each `match` below.
 
 use super::acceptance::{Accepted, Accepting, Lost, Said};
 use super::any_back::AnyPath;

@@ -50,7 +50,8 @@ pub fn may_be_zero_copy(takes: Offloads, desc: FrameDesc, head: &[u8]) -> bool {
 /// Where bytes of the guest are: a page, by a number that its path chose, and the offset in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
-    /// The page's grant reference, or the index of one of several mappings.
+    /// The number by which a path finds the page: a grant reference, or with staging the index of
+    /// one of the two mappings.
     pub page: u32,
     /// Offset in the page, bytes.
     pub at: u32,

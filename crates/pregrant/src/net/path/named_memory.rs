@@ -29,13 +29,13 @@ pub struct Answers<'a, P: Platform> {
 }
 
 impl<P: Platform> Answers<'_, P> {
-    /// Reads the `k`-th response after the first.
+    /// Reads response number `at + k`. None: it has not arrived.
     #[inline(always)]
     pub fn read(&self, k: u32) -> Option<RxResponse> {
         (self.at + k < self.n).then(|| self.ring.read(self.at + k))
     }
 
-    /// The ring slot of the `k`-th response after the first.
+    /// The ring slot of response number `at + k`.
     #[inline(always)]
     pub fn slot(&self, k: u32) -> u16 {
         (self.ring.rsp_cons().wrapping_add(self.at + k) & (self.ring.size() - 1)) as u16

@@ -1,5 +1,5 @@
-//! The requests that a front has in hand: in which pieces each goes to a ring, which of them wait,
-//! and what is asked again.
+//! The requests that a front has in hand: the parts in which each goes to a ring, the requests that
+//! wait, and the parts that are sent again.
 //!
 //! ```text
 //!   add --(overlaps an earlier change?)--> waiting --'
@@ -102,7 +102,7 @@ struct InHand {
     /// The request's bytes, and the whole sectors that contain them.
     bytes: Range<u64>,
     sectors: Range<u64>,
-    /// Whole sectors; `buffer_at` is the offset on the disk of the first of them.
+    /// The data of whole sectors, from byte `buffer_at` of the disk on.
     buffer: Vec<u8>,
     buffer_at: u64,
     /// The bytes of a write that does not fill whole sectors.

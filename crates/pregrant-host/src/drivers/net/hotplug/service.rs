@@ -68,7 +68,7 @@ impl Service {
     /// Serves the one request on `socket`, and writes its result there.
     ///
     /// # Errors
-    /// See [`ServiceError`]. The asker has it, if it is there.
+    /// See [`ServiceError`]. The client gets the error, too, if it is still connected.
     pub fn serve(&self, socket: impl AsFd) -> Result<Request, ServiceError> {
         let served = self.run(&socket);
         let answer = match &served {

@@ -271,8 +271,8 @@ impl<D: Worker> Vhost<D> {
         refused
     }
 
-    /// Has the RX doors called again if there are completed frames to report: the worker that is
-    /// to take them may be about to sleep.
+    /// Sends the RX ring's notification again if there are completed frames to report, since the
+    /// worker that must collect them may be about to sleep.
     fn report_completed(&self) {
         if !self.completed.is_empty() {
             self.rx_doors.call_again();

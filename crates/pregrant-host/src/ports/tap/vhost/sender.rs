@@ -44,7 +44,7 @@ pub struct Sender {
     next: usize,
     /// The frames in flight; the oldest is first.
     sent: VecDeque<Sent>,
-    /// The fragments of those of these frames that are zero-copy, in the same order.
+    /// The fragments of the zero-copy frames in flight, in the order of the frames.
     pieces: VecDeque<Vector>,
     /// Number of zero-copy frames in flight.
     in_flight: usize,

@@ -188,7 +188,7 @@ impl<P: Platform> Vif<P> {
         Ok(())
     }
 
-    /// Exports the pages that a path of this queue lends to the guest.
+    /// Exports to the guest the pages in which a path of this queue delivers frames.
     #[cfg(feature = "research")]
     fn export_pages(
         &mut self,

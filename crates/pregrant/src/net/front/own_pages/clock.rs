@@ -15,7 +15,7 @@ use crate::memory;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Means that a page has no place, or a place no page.
+/// The value for "none" in both tables: a page without a place, or a place without a page.
 const NONE: u32 = u32::MAX;
 
 /// Largest number of places that the hand passes to find one page to remove. This bounds the time

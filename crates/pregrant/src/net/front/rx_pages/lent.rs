@@ -243,7 +243,7 @@ impl LentPages {
         self.slots.to_post(slot)
     }
 
-    /// The answer to `slot` put nothing in its page, so the slot keeps the page.
+    /// Called when the answer to `slot` put nothing in its page: the slot keeps the page.
     #[inline(always)]
     pub fn keep(&mut self, slot: u16) {
         self.slots.keep(slot);

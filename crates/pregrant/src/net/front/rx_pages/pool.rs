@@ -169,7 +169,7 @@ impl<P: Platform> Default for RxPool<P> {
 }
 
 impl<P: Platform> RxPool<P> {
-    /// Takes in queue `i`, which is live, with its pages.
+    /// Starts to manage the pages of queue `i`, which is live.
     ///
     /// # Errors
     ///

@@ -74,7 +74,7 @@ pub struct DataRingPath<P: Platform> {
 
 /// RX: the places of the half that the back handed out and the guest may still read.
 struct Given {
-    /// Length of the half in bytes.
+    /// Length of the data ring's half for RX, in bytes.
     size: u32,
     places: Places,
     /// Places in use, by the ring indices of their responses.
@@ -97,12 +97,12 @@ impl<P: Platform> DataRingPath<P> {
         Self { map, size: size as usize, given: Some(given) }
     }
 
-    /// Length of the half in bytes.
+    /// Length of this half of the data ring, in bytes.
     pub fn half_bytes(&self) -> u32 {
         self.size as u32
     }
 
-    /// True for the half of RX, in which a frame may find no room.
+    /// True if this half of the data ring is for RX, in which a frame may find no room.
     pub fn is_rx(&self) -> bool {
         self.given.is_some()
     }

@@ -32,9 +32,9 @@ use alloc::boxed::Box;
 pub struct DataArea<P: Platform> {
     /// The page that names the grants of the other pages.
     pub index: Granted<P>,
-    /// The half of TX; None: the front wants none.
+    /// TX: the half of the data ring from which frames are sent; None: the front does not want it.
     pub out: Option<SendArea<P>>,
-    /// The half of RX.
+    /// RX: the half of the data ring in which frames arrive; None: the front does not want it.
     pub within: Option<RecvArea<P>>,
 }
 
@@ -93,7 +93,7 @@ impl<P: Platform> DataArea<P> {
     }
 }
 
-/// The front's side of the half of TX.
+/// The front's side of a data ring's half for TX.
 pub struct SendArea<P: Platform> {
     granted: Granted<P>,
     places: Places,
@@ -184,8 +184,8 @@ impl<P: Platform> SendArea<P> {
     }
 }
 
-/// Bytes are not bound to ids: a frame of any length goes to the next place, while the half has
-/// room.
+/// Sends frames by a data ring, whose bytes are not bound to ids: a frame of any length goes to the
+/// next place, while the half has room.
 impl<P: Platform> SendArea<P> {
     /// Number of ids that have memory: all of them.
     pub fn ids(&self) -> u32 {
@@ -293,7 +293,7 @@ impl<P: Platform> FrontPath<P> for SendArea<P> {
     }
 }
 
-/// The front's side of the half of RX.
+/// The front's side of a data ring's half for RX.
 pub struct RecvArea<P: Platform> {
     granted: Granted<P>,
     size: u32,

@@ -27,7 +27,7 @@ pub enum IndexFault {
     },
     /// A reference is 0, and others of the same half are not.
     NoReference {
-        /// Index of the page in the half.
+        /// Index of the page in its half of the data ring.
         page: usize,
     },
     /// The same grant reference is in the page twice.
@@ -84,7 +84,7 @@ impl IndexPage {
         Ok(Self { order, refs })
     }
 
-    /// Length of one half in bytes.
+    /// Length of one half of the data ring, in bytes.
     pub fn half_bytes(&self) -> u32 {
         half_bytes(self.order).unwrap_or(0)
     }

@@ -5,8 +5,8 @@
 //!   front's directory:  data-ring-ref, beside its rings' keys
 //!   back's directory:   data-ring-active = "1", "tx", "rx" or "0", at the same relative place
 //! ```
-//! What a peer may do: write anything. What makes no sense means no data ring for that queue, never
-//! no vif.
+//! What a peer may do: write anything. If a value is invalid, that queue gets no data ring, and the
+//! vif is connected nevertheless.
 
 use super::index::IndexFault;
 use crate::net::path::keys::{KeyPlace, PathKeys};
@@ -69,9 +69,9 @@ pub enum HalfRefusal {
     Index(MapError),
     /// The index page is wrong.
     Fault(IndexFault),
-    /// A page of the half could not be mapped.
+    /// A page of the data ring's half could not be mapped.
     Map(MapError),
-    /// The half has more pages than this back maps for one guest.
+    /// This half of the data ring has more pages than the back maps for one guest.
     TooManyPages(TooManyPages),
 }
 

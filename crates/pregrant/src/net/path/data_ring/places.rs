@@ -13,7 +13,7 @@ use super::rounded;
 use alloc::boxed::Box;
 use alloc::vec;
 
-/// Which bytes of a half are handed out.
+/// The bytes of one half of a data ring that are handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     size: u32,
@@ -35,7 +35,7 @@ impl Places {
         Self { size, head: next, tail: next.wrapping_sub(used), most: used }
     }
 
-    /// Length of the half in bytes.
+    /// Length of the data ring's half, in bytes.
     #[inline(always)]
     pub fn size(&self) -> u32 {
         self.size

@@ -190,8 +190,8 @@ fn lend<M: SharedBytes>(
     held.lend(batch, todo, out, place_of, copy)
 }
 
-/// While the port holds a frame, its pages cannot leave the table. When the queue ends, the other
-/// direction may have the table and thereby these pages.
+/// Keeps the pages of a frame in the table while the port holds the frame. When the queue ends, the
+/// other direction may have the table and thereby these pages.
 impl<P: Platform> GrefMappingPath<P> {
     /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold(&mut self, i: usize) -> Option<Token> {

@@ -29,9 +29,11 @@ enum PageCommand<M> {
 #[derive(Debug)]
 pub struct GrefExchange<M> {
     commands: Mutex<Vec<PageCommand<M>>>,
-    /// The pages that the last GiveBack returned, until the owner collects them.
+    /// The pages that the worker removed for the last [`GiveBack`](PageCommand::GiveBack), until
+    /// the owner collects them.
     given: Mutex<Option<Vec<M>>>,
-    /// A GiveBack waits until the port has completed frames that use its pages.
+    /// True while a [`GiveBack`](PageCommand::GiveBack) waits: the port still holds frames in some
+    /// of its pages.
     waits: AtomicBool,
     has_given: AtomicBool,
     /// Number of pages in the table as the worker last saw it: all, and the writable ones.

@@ -25,7 +25,7 @@ use crate::units::GrantRef;
 use crate::wire::netif_ctrl::{CtrlResponse, CtrlStatus, CtrlType, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
 use alloc::vec::Vec;
 
-/// An ADD request of fewer entries is not tried again in parts.
+/// A refused ADD request is tried again in halves, of at least this many entries.
 const LEAST_PART: usize = 32;
 
 /// The control request that the front sends next.

@@ -94,7 +94,7 @@ enum Step<M> {
     Waiting,
     /// These pages of the request are mapped so far.
     Adding(Vec<M>),
-    /// The next page could not be mapped; these pages must be unmapped.
+    /// The next page could not be mapped; the pages that were mapped must be unmapped.
     Failing(Vec<M>),
     /// The worker was asked to give back these entries (by index).
     Wanted(Vec<usize>),

@@ -179,7 +179,7 @@ impl<P: Platform> MapPath<P> {
         self.mapped.get(map)?.piece(page * PAGE_SIZE + part.from as usize, part.len as usize)
     }
 
-    /// Copies the payload of `frames` to where it belongs.
+    /// Copies the payload of `frames` from the mapped pages to its place in the arena.
     fn copy_out(&mut self, p: &P, of: DomId, frames: Todo, batch: &mut TxBatch, out: &mut Arena) {
         self.map(p, of);
         for (k, part) in self.parts.iter().enumerate().filter(|(_, part)| frames >> part.frame & 1 != 0) {

@@ -185,7 +185,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
     }
 }
 
-/// While the port keeps a frame, its pages stay mapped, even if the limit is lowered.
+/// Keeps the pages of a frame mapped while the port holds the frame, even if the limit is lowered.
 impl<P: Platform> PersistentPath<P> {
     /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold(&mut self, i: usize) -> Option<Token> {

@@ -200,7 +200,8 @@ impl<P: Platform> StagingPath<P> {
     }
 }
 
-/// Values of a [`Place`]'s page: in which of the two mappings the place is.
+/// Value of [`Place::page`] for a place in the buffers of this direction; the next constant is that
+/// for a place in the received buffers.
 const OWN: u32 = 0;
 const RECEIVED: u32 = 1;
 
@@ -382,7 +383,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
     }
 }
 
-/// All buffers stay mapped as long as the path exists, so no page is held individually.
+/// Holds no page individually, since all buffers stay mapped as long as the path exists.
 impl<P: Platform> StagingPath<P> {
     /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold(&mut self, i: usize) -> Option<Token> {

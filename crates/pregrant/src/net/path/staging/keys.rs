@@ -7,8 +7,8 @@
 //!   front's directory:  the first, the third and the last of these, and beside its rings' keys {tx,rx}-data-ref%u, {tx,rx}-data-len
 //!   back's directory:   staging-grants-active = "1", "tx", "rx" or "0", at the same relative place
 //! ```
-//! What a peer may do: write anything. What makes no sense means no staging for that direction,
-//! never no vif.
+//! What a peer may do: write anything. If a value is invalid, that direction gets no staging, and
+//! the vif is connected nevertheless.
 
 use super::list::{DataLen, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LONG_LIST_MAX, LONG_LIST_PAGES_MAX, ListFault};
 use crate::net::path::active_lists::ActiveLists;

@@ -1,7 +1,7 @@
-//! The staging buffers that a front's owner would like, and what of it a back offers.
+//! The staging buffers that a front's owner wants, and the part of them that a back offers.
 //!
-//! What a back may do: offer any lengths; those that are no lengths were left out when its keys
-//! were read, and a few are tried where memory is short.
+//! What a back may do: offer any lengths. Invalid ones were left out when its keys were read. When
+//! memory is short, only a few of the others are tried.
 
 use super::keys::{Offer, SENT_ON_SINCE};
 use super::list::DataLen;

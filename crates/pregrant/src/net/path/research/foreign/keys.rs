@@ -1,7 +1,8 @@
 //! Why a request for foreign frames is refused. The keys are in
 //! [`research::keys`](super::super::keys).
 //!
-//! What a peer may do: write anything. What makes no sense means ordinary grants, never no vif.
+//! What a peer may do: write anything. If a value is invalid, ordinary grants are used, and the vif
+//! is connected nevertheless.
 
 pub use crate::net::path::research::keys::{
     FEATURE_FOREIGN as FEATURE, FOREIGN_ACTIVE as ACTIVE, REQUEST_FOREIGN as REQUEST,

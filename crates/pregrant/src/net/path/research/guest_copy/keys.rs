@@ -1,8 +1,8 @@
 //! The keys of a queue for guest copy, and why a request is refused. The keys' names are in
 //! [`research::keys`](super::super::keys).
 //!
-//! What a peer may do: write anything. What makes no sense means that no pages are lent to that
-//! queue, never no vif.
+//! What a peer may do: write anything. If a value is invalid, no pages are granted to that queue,
+//! and the vif is connected nevertheless.
 
 pub use crate::net::path::research::keys::{
     FEATURE_GUEST_COPY as FEATURE, GUEST_COPY_ACTIVE as ACTIVE, GUEST_COPY_REF as LIST_REF,
@@ -55,7 +55,7 @@ impl fmt::Display for LendRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Key(e) => e.fmt(f),
-            Self::List(e) => write!(f, "the list page cannot be mapped: {}", e.status),
+            Self::List(e) => write!(f, "the page of this list cannot be mapped: {}", e.status),
             Self::TooManyPages(e) => e.fmt(f),
             Self::Held(pages) => {
                 write!(f, "the guest has not yet unmapped all of the {pages} pages of an earlier connection")
