@@ -11,7 +11,8 @@ pub struct VhostUserDisk(Infallible);
 
 impl VhostUserDisk {
     pub fn connect(_socket: &Path, _depth: usize, _size: usize) -> Result<Self> {
-        Err("this program was built without a client (the crate blkio needs glibc)".into())
+        Err("this program was built without a client, as `cargo demo` builds it, or without glibc, which the crate blkio needs; \
+            build it by `cargo build --release -p pregrant-lab`".into())
     }
 
     pub fn play(&mut self, _load: &Load, _core: Option<usize>, _seconds: f64) -> Result<Played> {
