@@ -316,7 +316,7 @@ pub fn run(mut args: BackArgs, given: &Given) -> Result<()> {
         #[cfg(feature = "xen")]
         None => xen::run(&args),
         #[cfg(not(feature = "xen"))]
-        None => Err(crate::front::NO_XEN.into()),
+        None => Err(crate::front::no_xen().into()),
     }
 }
 

@@ -228,7 +228,7 @@ pub fn serve_vif(args: &VifArgs, given: &Given, user: &impl VifUser) -> Result<(
         #[cfg(feature = "xen")]
         None => xen::run(args, (exit, matching), defaults, user),
         #[cfg(not(feature = "xen"))]
-        None => Err(NO_XEN.into()),
+        None => Err(no_xen().into()),
     }
 }
 
@@ -264,10 +264,13 @@ pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--
 pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
     guest, which takes a privileged domain and leaves no isolation between the two; use staging or data-ring";
 
-/// The error for a command on Xen, in a program that is built without the feature `xen`.
+/// Returns the error of a command on Xen, in a program that is built without the feature `xen`.
 #[cfg(not(feature = "xen"))]
-pub const NO_XEN: &str = "this pregrant-lab was built for the loopback alone, as `cargo demo` builds it. For Xen build it by \
-    `cargo build --release -p pregrant-lab`; for the loopback name a machine: --loopback DIR";
+pub fn no_xen() -> String {
+    "this pregrant-lab was built for the loopback alone, as `cargo demo` builds it; name a loopback machine \
+     (--loopback DIR), or for Xen build it by `cargo build --release -p pregrant-lab`"
+        .into()
+}
 
 /// Default length of an IP packet in bytes.
 pub const MTU: u32 = 1500;
