@@ -8,8 +8,10 @@
 //! This thread is the control thread: xenstore, scripts, status. Frames move in workers' threads
 //! (`--workers`). [`daemon`](crate::daemon) has the part that all backends share.
 
+#[cfg(feature = "xen")]
 mod handover;
 mod loopback;
+#[cfg(feature = "xen")]
 mod xen;
 
 use crate::amount::amount;
@@ -311,7 +313,10 @@ pub fn run(mut args: BackArgs, given: &Given) -> Result<()> {
         Some(dir) => loopback::run(dir, &args),
         None if args.path.of == PathName::Foreign => Err(NO_FOREIGN.into()),
         None if args.path.of == PathName::GuestCopy => Err(NO_GUEST_COPY.into()),
+        #[cfg(feature = "xen")]
         None => xen::run(&args),
+        #[cfg(not(feature = "xen"))]
+        None => Err(crate::front::no_xen().into()),
     }
 }
 

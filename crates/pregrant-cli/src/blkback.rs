@@ -9,8 +9,9 @@
 
 use crate::blkfront::ring_order;
 use crate::choice::choice;
-use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
+use crate::daemon::attachment::Attached;
 use crate::daemon::kernel::KeptOff;
+use crate::daemon::xen::{TOOLSTACKS, xenstore_of_xen};
 use crate::daemon::{DaemonArgs, Serves, chosen};
 use crate::experiment::{ExperimentArgs, HEADING};
 use crate::loopback_machine;

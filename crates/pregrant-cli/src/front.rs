@@ -17,6 +17,7 @@ mod loopback;
 mod own_buffers;
 pub mod packet_filter;
 mod tap;
+#[cfg(feature = "xen")]
 mod xen;
 
 use self::buffer_count::{BufferCount, buffer_count};
@@ -224,7 +225,10 @@ pub fn serve_vif(args: &VifArgs, given: &Given, user: &impl VifUser) -> Result<(
         Some(dir) => loopback::run(dir, args, (exit, matching), defaults, user),
         None if args.path == PathName::Foreign => Err(NO_FOREIGN.into()),
         None if args.path == PathName::GuestCopy => Err(NO_GUEST_COPY.into()),
+        #[cfg(feature = "xen")]
         None => xen::run(args, (exit, matching), defaults, user),
+        #[cfg(not(feature = "xen"))]
+        None => Err(no_xen().into()),
     }
 }
 
@@ -259,6 +263,14 @@ pub const NO_GUEST_COPY: &str = "--path guest-copy is for the loopback alone (--
 /// The error for `foreign` on Xen, where neither end can provide that path.
 pub const NO_FOREIGN: &str = "--path foreign is for the loopback alone (--loopback DIR): on Xen the backend would map the whole memory of the \
     guest, which takes a privileged domain and leaves no isolation between the two; use staging or data-ring";
+
+/// Returns the error of a command on Xen, in a program that is built without the feature `xen`.
+#[cfg(not(feature = "xen"))]
+pub fn no_xen() -> String {
+    "this pregrant-lab was built for the loopback alone, as `cargo demo` builds it; name a loopback machine \
+     (--loopback DIR), or for Xen build it by `cargo build --release -p pregrant-lab`"
+        .into()
+}
 
 /// Default length of an IP packet in bytes.
 pub const MTU: u32 = 1500;

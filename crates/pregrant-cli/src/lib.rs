@@ -10,7 +10,8 @@
 //! ```
 //! Nothing here serves a loopback machine, measures, or has a TCP/IP stack of its own: that is the
 //! laboratory's, which links this without the feature `program`: without the commands, and the
-//! crates, that it has no use for. `cargo xtask ci tidy` reads what this depends on.
+//! crates, that it has no use for. `cargo xtask ci tidy` reads what this depends on. Without the
+//! feature `xen` the commands run on the loopback alone, and refuse to run on a real Xen.
 #![forbid(unsafe_code)]
 
 pub mod amount;
@@ -27,6 +28,7 @@ pub mod experiment;
 pub mod front;
 #[cfg(feature = "program")]
 pub mod hotplug;
+#[cfg(feature = "xen")]
 mod kernel_driver;
 pub mod lab_command;
 pub mod log_line;

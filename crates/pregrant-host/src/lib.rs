@@ -21,6 +21,7 @@ pub mod disks;
 pub mod drivers;
 pub mod excerpt;
 pub mod line_budget;
+#[cfg(feature = "xen")]
 pub mod linux;
 pub mod listener;
 pub mod mapping;

@@ -7,6 +7,9 @@
 //! the core. The check holds for a program that is built alone: cargo builds a crate with the
 //! features that anything built together with it asks for.
 //!
+//! The laboratory of README's first command is built without the feature `xen`. If one of its
+//! crates asked for that feature, nothing would fail, but the command would take a quarter longer.
+//!
 //! The profile by which it is installed, `packaged`, inherits from `release`, and with that the
 //! lower `opt-level` of each package that `release` builds fast. So it must raise each of them
 //! again.
@@ -26,17 +29,46 @@ const NEVER: [&str; 7] =
 /// The feature that has the paths which real Xen refuses.
 const RESEARCH: &str = "research";
 
-/// Returns the crates and features that the program must not have, a line each.
+/// The laboratory as the alias `demo` builds it.
+const DEMO: [&str; 3] = ["-p", "pregrant-lab", "--no-default-features"];
+
+/// The feature that has the drivers' code for a real Xen.
+const XEN: &str = "xen";
+
+/// Returns the crates and features that the program, and the laboratory of the demo, must not
+/// have, a line each.
 pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
-    let mut cargo =
-        w.cargo(&["tree", "-p", PRODUCT, "-e", "normal", "--prefix", "none", "--format", "{p} {f}"]);
-    let out = cargo.output().map_err(|e| format!("cargo tree: {e}"))?;
-    if !out.status.success() {
-        return Err(format!("cargo tree -p {PRODUCT}: {}", String::from_utf8_lossy(&out.stderr)));
-    }
-    let mut found = offences(&String::from_utf8_lossy(&out.stdout));
+    let mut found = offences(&tree(w, &["-p", PRODUCT])?);
+    found.extend(slow(&tree(w, &DEMO)?));
     found.extend(unoptimized(&read(&w.root().join("Cargo.toml"))?));
     Ok(found)
+}
+
+/// Returns the output of `cargo tree` for these packages: a line for each crate that they are
+/// linked with.
+fn tree(w: &Workspace, packages: &[&str]) -> Result<String, String> {
+    let mut cargo = w.cargo(&["tree", "-e", "normal", "--prefix", "none", "--format", "{p} {f}"]);
+    let out = cargo.args(packages).output().map_err(|e| format!("cargo tree: {e}"))?;
+    if !out.status.success() {
+        let why = String::from_utf8_lossy(&out.stderr);
+        return Err(format!("cargo tree {}: {why}", packages.join(" ")));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Returns the violation of the demo's dependency tree, if it has the drivers' code for a real Xen.
+fn slow(tree: &str) -> Option<String> {
+    let line = tree.lines().find(|line| has_feature(line, XEN))?;
+    Some(format!(
+        "`cargo demo` is built with the feature {XEN}, which it does not use and which takes a quarter of its build: {line}"
+    ))
+}
+
+/// Returns true if a line of the tree is a crate of this workspace that has the feature.
+fn has_feature(line: &str, feature: &str) -> bool {
+    let mut words = line.split_whitespace().rev().skip_while(|word| *word == "(*)");
+    line.starts_with("pregrant")
+        && words.next().is_some_and(|features| features.split(',').any(|one| one == feature))
 }
 
 /// Returns the packages whose `opt-level` the profile `release` lowers in this manifest and
@@ -69,12 +101,7 @@ fn levels<'a>(manifest: &'a str, profile: &str) -> BTreeMap<&'a str, &'a str> {
 fn offences(tree: &str) -> Vec<String> {
     let crates: Vec<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let linked = NEVER.into_iter().filter(|never| crates.contains(never));
-    let has = |line: &&str| {
-        let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "(*)").collect();
-        line.starts_with("pregrant")
-            && words.last().is_some_and(|of| of.split(',').any(|one| one == RESEARCH))
-    };
-    let researching = tree.lines().find(has).map(|line| {
+    let researching = tree.lines().find(|line| has_feature(line, RESEARCH)).map(|line| {
         format!("{PRODUCT} is built with the feature {RESEARCH}, which is the laboratory's alone: {line}")
     });
     linked
@@ -90,7 +117,7 @@ fn offences(tree: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{offences, unoptimized};
+    use super::{offences, slow, unoptimized};
 
     #[test]
     fn a_crate_of_the_laboratory_is_refused_also_where_another_brings_it() {
@@ -108,6 +135,15 @@ mod tests {
             assert_eq!(offences(&tree(features)), Vec::<String>::new());
         }
         assert_eq!(offences(&tree("crash-points,research")).len(), 1);
+    }
+
+    #[test]
+    fn the_demo_is_built_without_the_drivers_of_a_real_xen() {
+        let tree = |features: &str| {
+            format!("pregrant-lab v0.1.0 (/x)\npregrant-host v0.1.0 (/xen) {features} (*)\nxen v1.0.0 xen\n")
+        };
+        assert_eq!(slow(&tree("")), None);
+        assert!(slow(&tree("default,xen")).is_some_and(|line| line.contains("pregrant-host")));
     }
 
     #[test]

@@ -12,8 +12,9 @@
 use super::handover::Handover;
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes, taps};
 use crate::daemon::Serves;
-use crate::daemon::attachment::{Attached, TOOLSTACKS, xenstore_of_xen};
-use crate::daemon::kernel::{KeptOff, devices_of};
+use crate::daemon::attachment::{Attached, devices_of};
+use crate::daemon::kernel::KeptOff;
+use crate::daemon::xen::{TOOLSTACKS, xenstore_of_xen};
 use crate::screen;
 use crate::stop::Stop;
 use log::Level;

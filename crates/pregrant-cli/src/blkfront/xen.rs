@@ -11,7 +11,7 @@
 
 use super::{BlkFrontArgs, Result, serve};
 use crate::daemon::RUN_DIR;
-use crate::daemon::attachment::xenstore_of_xen;
+use crate::daemon::xen::xenstore_of_xen;
 use crate::kernel_driver;
 use crate::stop::Stop;
 use pregrant::platform::Platform;

@@ -18,9 +18,6 @@
 //! each take the other's question for an heir, and leave the switch at 0.
 
 use super::{RUN_DIR, Result, Serves};
-use pregrant::DomId;
-use pregrant::xenbus::DeviceId;
-use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::DeviceChoice;
 use pregrant_host::drivers::recovery::{Lock, LockError};
 use pregrant_host::linux::KernelBack;
@@ -200,21 +197,6 @@ impl Drop for KeptOff {
         // The kernel does not check again the devices that came since the last check.
         self.hand_on();
     }
-}
-
-/// Returns the chosen devices of the domain, or all devices if none are chosen.
-///
-/// # Errors
-/// xenstore cannot be read.
-pub fn devices_of<T: Transport>(
-    serves: Serves,
-    back: DomId,
-    xs: &mut Client<T>,
-    chosen: &[DeviceChoice],
-) -> Result<Vec<DeviceId>> {
-    let mut found = pregrant::xenbus::toolstack::backs_of(xs, back, serves.class())?;
-    found.retain(|id| DeviceChoice::serve(chosen, id.front.0, id.handle));
-    Ok(found)
 }
 
 #[cfg(test)]

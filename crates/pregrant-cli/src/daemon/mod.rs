@@ -2,7 +2,7 @@
 //! devices until it is asked to end.
 //!
 //! ```text
-//!   attached from an attachment to a Daemon, on the loopback and on Xen
+//!   attachment   from an attachment to a Daemon, on the loopback; xen: on a real Xen
 //!   owner    one owner for each domain and kind of device: the lock dies with its process
 //!   Daemon   the control thread's loop: xenstore, status, signals; requests and frames are the workers'
 //!   kernel   the kernel's own backends are kept off what is served here
@@ -13,8 +13,11 @@
 //! its recovery and its directory.
 
 pub mod attachment;
+#[cfg(feature = "xen")]
 pub mod kernel;
 pub mod owner;
+#[cfg(feature = "xen")]
+pub mod xen;
 
 use crate::choice::choice;
 use crate::notify::Notify;
@@ -41,9 +44,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Directory of the locks of backends and fronts on a real Xen, by which each finds the others.
 pub const RUN_DIR: &str = "/run/pregrant";
-/// Largest number of worker threads that are started on Xen unless the user asks for more: a driver
-/// domain seldom has more vCPUs.
-const WORKERS_MOST: usize = 4;
+/// The time that a predecessor that was just killed may need to disappear.
+const DYING: Duration = Duration::from_secs(1);
 
 /// The class of devices that a backend's process serves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,11 +160,6 @@ pub fn chosen(text: &str) -> std::result::Result<DeviceChoice, String> {
     let (front, handle) =
         parsed.ok_or("a domain's number, and a device of it if there are several: 5, 5.0")?;
     Ok(DeviceChoice { front, handle })
-}
-
-/// Returns the number of worker threads of a backend on Xen, unless the operator sets another.
-fn workers_on_xen() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MOST)
 }
 
 /// Starts the backend's workers, which also set a switch's time.

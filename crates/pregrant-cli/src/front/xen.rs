@@ -11,7 +11,7 @@
 use super::frame_hook::Matching;
 use super::{Result, VifArgs, VifUser, exit_config, joined};
 use crate::daemon::RUN_DIR;
-use crate::daemon::attachment::xenstore_of_xen;
+use crate::daemon::xen::xenstore_of_xen;
 use crate::kernel_driver;
 use crate::stop::Stop;
 use pregrant::net::front::FrontConfig;

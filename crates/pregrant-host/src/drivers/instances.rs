@@ -1,5 +1,5 @@
-//! The functions that are compiled in the crate of a platform: here for [`Xen`], and in
-//! `pregrant-loopback` for the loopback.
+//! The functions that are compiled in the crate of a platform: in this one for a real Xen
+//! (`linux/instances.rs`), and in `pregrant-loopback` for the loopback.
 //!
 //! ```text
 //!   pregrant, drivers: generic over the platform --+
@@ -21,19 +21,11 @@
 use super::device_class::{DeviceClass, Takeover};
 use super::registry::Backend;
 use super::{Blk, BlkFrontend, Frontend, Net};
-use crate::linux::Xen;
 use crate::unix_transport::UnixTransport;
 use crate::wake::WakeOn;
 use pregrant::platform::Platform;
 
 pub type Functions = Vec<*const ()>;
-
-/// Addresses of the drivers' generic functions for [`Xen`]. Nothing calls this function: because it
-/// is public, the compiler keeps what it names.
-#[inline(never)]
-pub fn instances() -> Functions {
-    of_platform::<Xen>()
-}
 
 /// Returns the functions for one platform, compiled in the crate that calls this.
 pub fn of_platform<P: Platform>() -> Functions

@@ -27,6 +27,7 @@ mod domain_time;
 mod evtchn;
 mod gntalloc;
 mod gntdev;
+pub mod instances;
 mod ioctl;
 pub mod kernel_back;
 

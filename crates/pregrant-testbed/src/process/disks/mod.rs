@@ -18,8 +18,8 @@ mod disk_guest;
 pub mod disks_command;
 pub(super) mod guests;
 pub mod load;
-#[cfg(target_env = "gnu")]
+#[cfg(all(feature = "vhost-user", target_env = "gnu"))]
 pub mod vhost_user;
-#[cfg(not(target_env = "gnu"))]
+#[cfg(not(all(feature = "vhost-user", target_env = "gnu")))]
 #[path = "no_vhost_user.rs"]
 pub mod vhost_user;

@@ -11,7 +11,9 @@ pub struct VhostUserDisk(Infallible);
 
 impl VhostUserDisk {
     pub fn connect(_socket: &Path, _depth: usize, _size: usize) -> Result<Self> {
-        Err("this program was built without a client (the crate blkio needs glibc)".into())
+        Err("this program has no client: `cargo demo` builds it without, and the crate blkio needs glibc; build it by \
+             `cargo build --release -p pregrant-lab`"
+            .into())
     }
 
     pub fn play(&mut self, _load: &Load, _core: Option<usize>, _seconds: f64) -> Result<Played> {
