@@ -18,6 +18,7 @@ use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::mem;
 
 /// Largest number of pages that one batch maps: with Linux's gntdev each is two system calls, for
 /// which others wait.
@@ -27,6 +28,9 @@ pub const MAPS_AT_ONCE: usize = 16;
 /// (`all_pages_of_a_ring_find_a_place`), and a peer whose references collide causes no longer
 /// search.
 const PROBES: usize = 16;
+
+/// Largest number of pages that are removed in one search for those that were used least.
+pub const PURGED_AT_ONCE: usize = 32;
 
 /// The index of no page.
 const NONE: u32 = u32::MAX;
@@ -99,14 +103,25 @@ impl<M> MappedPages<M> {
     /// to `out`, to be unmapped together; those that are held stay until they are
     /// [purged](Self::purge_excess) later.
     pub fn set_limit(&mut self, limit: usize, out: &mut Vec<M>) {
-        self.limit = limit.min(self.pages.capacity());
+        self.lower_limit(limit);
         self.purge_excess(out);
+    }
+
+    /// Sets the limit, at most the initial one. Pages beyond it stay until they are
+    /// [purged](Self::purge_excess).
+    pub fn lower_limit(&mut self, limit: usize) {
+        self.limit = limit.min(self.pages.capacity());
     }
 
     /// Moves pages beyond the limit, which were held when it was lowered, to `out`, except those
     /// that are still held.
     pub fn purge_excess(&mut self, out: &mut Vec<M>) {
-        self.purge(self.pages.len().saturating_sub(self.limit), out);
+        self.purge(self.excess(), out);
+    }
+
+    /// Number of pages beyond the limit.
+    pub fn excess(&self) -> usize {
+        self.pages.len().saturating_sub(self.limit)
     }
 
     /// Number of times there was no room for a page.
@@ -291,6 +306,33 @@ impl<M> MappedPages<M> {
         }
     }
 
+    /// Like [`purge`](Self::purge), for at most [`PURGED_AT_ONCE`] pages and as many as `out` has
+    /// room for: it allocates nothing. Returns how many it moved.
+    pub fn purge_some(&mut self, n: usize, out: &mut Vec<M>) -> usize {
+        let n = n.min(out.capacity() - out.len());
+        // Ages and places, the oldest first.
+        let mut oldest = [None::<(u32, u32)>; PURGED_AT_ONCE];
+        for (at, page) in (0..).zip(&self.pages).filter(|(_, page)| page.held == 0) {
+            let mut next = Some((self.batch.wrapping_sub(page.used), at));
+            for place in oldest.iter_mut().take(n) {
+                if next > *place {
+                    mem::swap(place, &mut next);
+                }
+            }
+        }
+        let mut moved = 0;
+        // From the end, so that the places of those still to be moved stay valid.
+        while let Some(place) = oldest.iter_mut().max_by_key(|place| place.map(|(_, at)| at))
+            && let Some((_, at)) = place.take()
+        {
+            if out.len() < out.capacity() {
+                out.push(self.take(at));
+                moved += 1;
+            }
+        }
+        moved
+    }
+
     fn take(&mut self, at: u32) -> M {
         self.forget(at);
         let last = self.pages.len() as u32 - 1;
@@ -473,6 +515,12 @@ mod tests {
                 }
             }
             store.batch = batch;
+            // Some at a time, and as many as there is room for.
+            let mut some = Vec::with_capacity(PURGED_AT_ONCE.min(1 + n / 2));
+            let expected = purged(&store, n.min(some.capacity()));
+            prop_assert_eq!(store.purge_some(n, &mut some), expected.len());
+            prop_assert!(some.iter().all(|r| !store.has(GrantRef(*r))));
+            prop_assert_eq!(some, expected);
             let (expected, before) = (purged(&store, n), store.len());
             let mut out = Vec::new();
             store.purge(n, &mut out);

@@ -18,16 +18,18 @@
 use super::control_page::{ControlPage, KeptGrefs};
 use super::credit::Credit;
 use super::guest_settings::GuestSettings;
-use super::hash::{HashSettings, MAPPING_MAX};
+use super::hash::{HashSettings, HashSteering, MAPPING_MAX};
 use super::multicast::MulticastList;
 use crate::net::batch::tx::MulticastAsk;
 use crate::net::toeplitz::KEY_MAX;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
+use crate::port::Steering;
 use crate::record_version::UnknownRecord;
 use crate::ring::crash::{self, Point};
 use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType};
+use alloc::sync::Arc;
 
 /// The settings of a guest, where they are kept, and its credit.
 #[derive(Default)]
@@ -44,6 +46,11 @@ pub struct Control {
     offers_multicast: bool,
     /// Counts changes of the hash settings, which each port must follow.
     steered: u32,
+    /// The steering of each port, made by the thread that changed the settings. None: ports choose
+    /// the queue.
+    steering: Option<Arc<dyn Steering>>,
+    /// Number of queues of the vif.
+    queues: usize,
     page: Option<ControlPage>,
     /// The credit by the toolstack's `rate`, if there is one. The credit is not kept for a
     /// successor.
@@ -61,6 +68,19 @@ impl Control {
         self.offers_multicast = offered;
     }
 
+    /// Sets the number of queues of the vif, before the first settings of a connection.
+    pub fn set_queues(&mut self, queues: usize) {
+        self.queues = queues;
+    }
+
+    /// The hash settings have changed: each port must follow.
+    fn steer(&mut self) {
+        self.steered = self.steered.wrapping_add(1);
+        let (settings, queues) = (&self.hash, self.queues);
+        let steering = || Arc::new(HashSteering { settings: settings.clone(), queues });
+        self.steering = (settings.is_on() && queues > 1).then(|| steering() as Arc<dyn Steering>);
+    }
+
     /// Starts a connection whose guest has set nothing, or whose settings are lost; `multicast` is
     /// the list for either case. `rsp_prod` is the control ring's. The content of the page is
     /// overwritten.
@@ -74,7 +94,7 @@ impl Control {
         self.hash = HashSettings::default();
         self.grefs = KeptGrefs::default();
         self.last = (rsp_prod, CtrlResponse::default());
-        self.steered = self.steered.wrapping_add(1);
+        self.steer();
         self.save();
     }
 
@@ -94,7 +114,7 @@ impl Control {
         let kept = self.page.as_mut().and_then(ControlPage::load)?;
         (self.multicast, self.hash, self.last, self.grefs) =
             (kept.multicast, kept.hash, kept.last, kept.grefs);
-        self.steered = self.steered.wrapping_add(1);
+        self.steer();
         Some(self.last)
     }
 
@@ -104,9 +124,12 @@ impl Control {
         }
     }
 
-    /// The part of the state that RX needs.
-    pub(super) fn settings(&self) -> GuestSettings {
-        GuestSettings { multicast: self.multicast.clone(), hash: self.hash.clone(), steered: self.steered }
+    /// Copies the part of the state that RX needs.
+    pub(super) fn copy_settings(&self, to: &mut GuestSettings) {
+        to.multicast.copy_from(&self.multicast);
+        to.hash.copy_from(&self.hash);
+        to.steered = self.steered;
+        to.steering.clone_from(&self.steering);
     }
 
     /// Executes the MCAST extras of a batch; calls `refused` for each that fails. The result is
@@ -166,7 +189,9 @@ impl Control {
             // Types 8 to 10 only get here if no queue has a table.
             _ => return (CtrlStatus::NotSupported, 0),
         };
-        self.steered = self.steered.wrapping_add(u32::from(status == CtrlStatus::Success));
+        if status == CtrlStatus::Success {
+            self.steer();
+        }
         (status, 0)
     }
 

@@ -48,6 +48,13 @@ impl MulticastList {
         list
     }
 
+    /// Becomes equal to `from`, in the memory that it has.
+    pub fn copy_from(&mut self, from: &Self) {
+        let Self { addresses, len, requested, whole } = from;
+        self.addresses.copy_from_slice(&addresses[..]);
+        (self.len, self.requested, self.whole) = (*len, *requested, *whole);
+    }
+
     /// The addresses, in any order.
     pub fn addresses(&self) -> &[MacAddr] {
         &self.addresses[..self.len]

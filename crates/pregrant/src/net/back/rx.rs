@@ -69,8 +69,6 @@ pub struct RxQueue<P: Platform> {
     /// The queue's copy of the guest's settings, and the number of changes that the copy includes.
     settings: Box<GuestSettings>,
     changes: u32,
-    /// Number of queues of the vif.
-    queues: usize,
 }
 
 impl<P: Platform> RxQueue<P> {
@@ -129,7 +127,6 @@ impl<P: Platform> RxQueue<P> {
             stats,
             settings: Box::default(),
             changes: 0,
-            queues: 1,
         }
     }
 
@@ -288,11 +285,12 @@ impl<P: Platform> RxQueue<P> {
         if control.changes() == self.changes {
             return;
         }
-        let Some((changes, settings)) = control.settings() else { return };
-        if settings.steered != self.settings.steered {
-            port.steer(settings.steering(self.queues));
+        let steered = self.settings.steered;
+        let Some(changes) = control.copy_settings(&mut self.settings) else { return };
+        self.changes = changes;
+        if self.settings.steered != steered {
+            port.steer(self.settings.steering.clone());
         }
-        (self.changes, *self.settings) = (changes, settings);
     }
 
     /// Records for a successor what is lost if this process dies now: `placed` frames, those that
@@ -339,11 +337,6 @@ impl<P: Platform> RxQueue<P> {
     /// next frame on.
     pub fn set_headroom(&mut self, bytes: u16) {
         self.batch.headroom = bytes;
-    }
-
-    /// Sets the number of queues of the vif.
-    pub fn set_queues(&mut self, queues: usize) {
-        self.queues = queues;
     }
 
     /// Sets how long frames wait. `notified`: the guest announces new slots; `live`: its queue was

@@ -68,12 +68,13 @@ impl SharedControl {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The part of the state that RX needs, and the number of changes that it includes. None: the
-    /// state is being changed.
+    /// Copies the part of the state that RX needs. Returns the number of changes that it includes.
+    /// None: the state is being changed.
     #[cold]
-    pub(super) fn settings(&self) -> Option<(u32, GuestSettings)> {
+    pub(super) fn copy_settings(&self, to: &mut GuestSettings) -> Option<u32> {
         let control = self.control.try_lock()?;
-        Some((self.changes(), control.settings()))
+        control.copy_settings(to);
+        Some(self.changes())
     }
 
     /// Whether the guest has a `rate`.

@@ -92,7 +92,8 @@ impl<P: Platform> TxQueue<P> {
         let size = ring.size();
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
-        let chain = chain.into();
+        let mut chain = chain.into();
+        chain.paths_mut().iter_mut().for_each(|path| path.make_room(size as usize));
         Self {
             ring,
             claims: chain.claims(),
@@ -105,7 +106,7 @@ impl<P: Platform> TxQueue<P> {
             completions: None,
             keeps: false,
             room: Room::Now,
-            completed: Vec::new(),
+            completed: Vec::with_capacity(size as usize),
         }
     }
 

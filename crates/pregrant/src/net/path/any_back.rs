@@ -154,6 +154,19 @@ impl<P: Platform> AnyPath<P> {
         }
     }
 
+    /// Makes room for the frames that a port may hold, for a ring of `slots` slots.
+    pub fn make_room(&mut self, slots: usize) {
+        match self {
+            Self::Staging(StagingPath { held, .. })
+            | Self::GrefMapping(GrefMappingPath { held, .. })
+            | Self::Persistent(PersistentPath { held, .. }) => held.make_room(slots),
+            Self::Map(path) => path.make_room(slots),
+            #[cfg(feature = "research")]
+            Self::Foreign(_) | Self::GuestCopy(_) => {}
+            Self::DataRing(_) | Self::Copy(_) => {}
+        }
+    }
+
     /// Like [`PayloadSource::piece`](crate::port::PayloadSource::piece); also None if another path
     /// serves the frame.
     #[inline]

@@ -20,16 +20,16 @@
 //!   may parse.
 //! - The page of a held frame is recorded here until the port completes the frame, and is not
 //!   unmapped before.
-//! - Nothing is allocated after the first batch for a port that takes payload in place. A held
-//!   frame keeps its slots of the ring, so the ring's length bounds the held frames.
+//! - Nothing is allocated for a frame. A held frame keeps its slots of the ring, so the ring's length
+//!   bounds the held frames, for which there is room from the beginning.
 //!
 //! What a guest may do: change the payload at any time, but no head, length or place. It can name a
 //! page twice: both frames then have the bytes that are there when they are read.
 
+use crate::bounded::Bounded;
 use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
-use crate::wire::netif::DROP_SLOTS;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -64,13 +64,12 @@ struct Part {
     place: Place,
 }
 
-/// A frame that the port keeps.
+/// A page of a frame that the port keeps. A frame's pages follow each other; one without pages has
+/// an entry too.
 #[derive(Debug)]
 struct Kept {
     token: Token,
-    /// The page of each part.
-    pages: [u32; DROP_SLOTS],
-    nr_pages: usize,
+    page: Option<u32>,
 }
 
 /// Frames whose payload a port reads in the guest's pages, until it has completed them.
@@ -82,13 +81,13 @@ pub struct HeldFrames {
     own: Todo,
     /// Frames of the batch that the port keeps; none once the batch is settled.
     keeping: Todo,
-    parts: Vec<Part>,
+    parts: Bounded<Part>,
     /// For each frame of the batch the index of its first part.
     first: Box<[u16; BURST_FRAMES]>,
     /// For this batch and earlier ones: frames that the port keeps, and frames that it completed
-    /// and that are not retired.
+    /// and that are not retired. In both lists a frame has no more entries than slots.
     kept: VecDeque<Kept>,
-    done: Vec<Token>,
+    done: Bounded<Token>,
 }
 
 impl Default for HeldFrames {
@@ -97,15 +96,23 @@ impl Default for HeldFrames {
             serial: 0,
             own: 0,
             keeping: 0,
-            parts: Vec::new(),
+            parts: Bounded::without_room(),
             first: Box::new([0; BURST_FRAMES]),
             kept: VecDeque::new(),
-            done: Vec::new(),
+            done: Bounded::without_room(),
         }
     }
 }
 
 impl HeldFrames {
+    /// Makes room for the frames of a batch, and for as many held frames as a ring of `slots` slots
+    /// has. Without it no frame is lent.
+    pub fn make_room(&mut self, slots: usize) {
+        self.parts = Bounded::new(BATCH_SLOTS);
+        self.kept = VecDeque::with_capacity(slots);
+        self.done = Bounded::new(slots);
+    }
+
     /// Marks those frames of `todo` that are long enough, have no fragment fetched yet, and have a
     /// place for each slot; returns them. `copy` copies the bytes of a place.
     #[cold]
@@ -120,12 +127,6 @@ impl HeldFrames {
     ) -> Todo {
         (self.serial, self.own, self.keeping) = (batch.serial, 0, 0);
         self.parts.clear();
-        if self.parts.capacity() == 0 {
-            // The first batch for such a port: a ring's slots, and as many frames.
-            self.parts.reserve(BATCH_SLOTS);
-            self.kept.reserve(BATCH_SLOTS);
-            self.done.reserve(BATCH_SLOTS);
-        }
         let Some(StandingTakes { caps: takes, above }) = batch.standing else { return 0 };
         for i in bits(todo) {
             let desc = out.desc(i);
@@ -149,7 +150,11 @@ impl HeldFrames {
                 had += n;
                 if slot.len > n {
                     let place = Place { page, at: at + u32::from(n) };
-                    self.parts.push(Part { frame: i as u8, len: slot.len - n, place });
+                    let part = Part { frame: i as u8, len: slot.len - n, place };
+                    all = self.parts.push(part).is_ok();
+                    if !all {
+                        break;
+                    }
                 }
             }
             let head = &out.bytes_mut()[start..][..usize::from(had)];
@@ -190,16 +195,21 @@ impl HeldFrames {
         if self.own & !self.keeping & 1 << i == 0 {
             return None;
         }
-        self.keeping |= 1 << i;
         let token = Token::of(self.serial, i);
-        let mut kept = Kept { token, pages: [0; DROP_SLOTS], nr_pages: 0 };
-        let parts = self.parts[self.first[i] as usize..].iter();
-        for (to, part) in kept.pages.iter_mut().zip(parts.take_while(|part| usize::from(part.frame) == i)) {
-            *to = part.place.page;
-            page(part.place.page);
-            kept.nr_pages += 1;
+        let parts = self.parts.get(usize::from(self.first[i])..).unwrap_or_default().iter();
+        let parts = parts.take_while(|part| usize::from(part.frame) == i);
+        if self.kept.capacity() - self.kept.len() < parts.clone().count().max(1) {
+            return None;
         }
-        self.kept.push_back(kept);
+        self.keeping |= 1 << i;
+        let before = self.kept.len();
+        for part in parts {
+            page(part.place.page);
+            self.kept.push_back(Kept { token, page: Some(part.place.page) });
+        }
+        if self.kept.len() == before {
+            self.kept.push_back(Kept { token, page: None });
+        }
         Some(token)
     }
 
@@ -218,27 +228,29 @@ impl HeldFrames {
     /// Notes that the port has completed these frames, `None`: all. Calls `release` for their
     /// pages.
     pub fn complete(&mut self, tokens: Option<&[Token]>, mut release: impl FnMut(u32)) {
-        let done = &mut self.done;
-        let mut end = |kept: Kept| {
-            kept.pages.iter().take(kept.nr_pages).for_each(|page| release(*page));
-            done.push(kept.token);
+        let mut end = |kept: &mut VecDeque<Kept>, at: usize, token: Token| {
+            while kept.get(at).is_some_and(|kept| kept.token == token) {
+                kept.remove(at).and_then(|kept| kept.page).map(&mut release);
+            }
+            let has_room = self.done.push(token).is_ok();
+            debug_assert!(has_room, "a frame that is not retired has a slot of the ring");
         };
         let Some(tokens) = tokens else {
-            while let Some(kept) = self.kept.pop_front() {
-                end(kept);
+            while let Some(token) = self.kept.front().map(|kept| kept.token) {
+                end(&mut self.kept, 0, token);
             }
             return;
         };
         for token in tokens {
             // Nearly always the oldest. What was never kept, or is another path's, means nothing.
             if let Some(at) = self.kept.iter().position(|kept| kept.token == *token) {
-                self.kept.remove(at).map(&mut end);
+                end(&mut self.kept, at, *token);
             }
         }
     }
 
     /// Appends the frames whose requests may be answered now.
     pub fn retire(&mut self, done: &mut Vec<Token>) {
-        done.append(&mut self.done);
+        done.append(self.done.to_drain());
     }
 }

@@ -132,10 +132,8 @@ impl<P: Platform> Vif<P> {
             bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
         }
         let now_ns = p.clock().now_ns();
-        let n = self.queues.len();
         for q in &mut self.queues {
             q.rx.watch(self.config.patience, front.rx_notify, begin == Begin::Reattach, now_ns);
-            q.rx.set_queues(n);
         }
         self.shares = shares;
         let share = PageShare { pages: left + only_kept, lasting: self.lasting };
@@ -289,6 +287,7 @@ impl<P: Platform> Vif<P> {
         let of = self.of;
         let mut control = self.control.lock();
         control.offer_multicast(self.offered.multicast_control);
+        control.set_queues(self.queues.len());
         let kept = if begin == Begin::Reattach { control.resume() } else { None };
         let KeptGrefs { versions, taken } = control.grefs.clone();
         if let (Some(grefs), true) = (&self.grefs, kept.is_some()) {

@@ -6,9 +6,11 @@
 //!         \--port takes lent payload--> map, if it reads --> settle --+--> retire
 //!                                                                     +--> held, until complete --> retire
 //! ```
-//! Invariant: the pages of a batch go together. While the port holds one frame of a batch, all of
-//! its pages stay mapped, and all of its frames unanswered.
+//! Invariants: the pages of a batch go together. While the port holds one frame of a batch, all of
+//! its pages stay mapped, and all of its frames unanswered: so no more pages are kept than the ring
+//! has slots, for which there is memory from the beginning.
 
+use crate::bounded::Bounded;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HEAD_BYTES, may_be_zero_copy};
@@ -34,11 +36,10 @@ struct Part {
 }
 
 /// An earlier batch with frames that the port holds.
-struct Kept<M> {
+struct Kept {
     serial: u64,
     /// Frames that the port has not completed.
     open: Todo,
-    maps: Vec<M>,
     /// Frames of the batch that are held.
     held: Todo,
 }
@@ -69,7 +70,9 @@ pub struct MapPath<P: Platform> {
     /// Frames of the current batch that are held.
     waiting: Todo,
     /// Earlier batches that the port has not completed.
-    kept: Vec<Kept<<P::Peer as PeerMem>::Map>>,
+    kept: Bounded<Kept>,
+    /// The mappings of those batches, each with the batch's number.
+    kept_maps: Bounded<(u64, <P::Peer as PeerMem>::Map)>,
 }
 
 impl<P: Platform> Default for MapPath<P> {
@@ -88,7 +91,8 @@ impl<P: Platform> Default for MapPath<P> {
             serial: 0,
             keeping: 0,
             waiting: 0,
-            kept: Vec::new(),
+            kept: Bounded::without_room(),
+            kept_maps: Bounded::without_room(),
         }
     }
 }
@@ -190,6 +194,37 @@ impl<P: Platform> MapPath<P> {
         }
     }
 
+    /// True if all mappings of the current batch can be kept.
+    fn has_room(&self) -> bool {
+        self.kept.room() > 0 && self.kept_maps.room() >= self.mapped.len()
+    }
+
+    /// Keeps the mappings of the current batch, for which there [is room](Self::has_room).
+    #[cold]
+    fn keep(&mut self, batch: Kept) {
+        for map in self.mapped.drain(..) {
+            if let Err((_, map)) = self.kept_maps.push((batch.serial, map)) {
+                mem::forget(map); // cannot be; a port may still read it
+            }
+        }
+        let has_room = self.kept.push(batch).is_ok();
+        debug_assert!(has_room, "a frame is held only where there is room");
+    }
+
+    /// Unmaps what was kept of a batch.
+    #[cold]
+    fn end(&mut self, p: &P, serial: u64) {
+        let mut k = 0;
+        while let Some((of, _)) = self.kept_maps.get(k) {
+            if *of != serial {
+                k += 1;
+            } else if let Some((_, map)) = self.kept_maps.take(k) {
+                self.mapped.push(map);
+            }
+        }
+        p.peer().unmap(&mut self.mapped);
+    }
+
     /// Fails the frames with a page that could not be mapped.
     fn fail_bad(&self, batch: &mut TxBatch, out: &mut Arena) {
         for &k in &self.bad {
@@ -262,16 +297,14 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
             p.peer().unmap(&mut self.mapped);
             done.extend(tokens(self.serial, held));
         } else {
-            let maps = mem::replace(&mut self.mapped, Vec::with_capacity(BATCH_SLOTS));
-            self.kept.push(Kept { serial: self.serial, open, maps, held });
+            self.keep(Kept { serial: self.serial, open, held });
         }
-        self.kept.retain_mut(|batch| {
-            if batch.open == 0 {
-                p.peer().unmap(&mut batch.maps);
-                done.extend(tokens(batch.serial, batch.held));
-            }
-            batch.open != 0
-        });
+        while let Some(k) = self.kept.iter().position(|batch| batch.open == 0)
+            && let Some(batch) = self.kept.take(k)
+        {
+            self.end(p, batch.serial);
+            done.extend(tokens(batch.serial, batch.held));
+        }
     }
 
     /// This path is for TX only.
@@ -302,8 +335,17 @@ impl<P: Platform> MapPath<P> {
 
     /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold_frame(&mut self, i: usize) -> Option<Token> {
-        self.keeping |= 1 << i & self.own;
-        (self.keeping >> i & 1 != 0).then(|| Token::of(self.serial, i))
+        if self.own >> i & 1 == 0 || !self.has_room() {
+            return None;
+        }
+        self.keeping |= 1 << i;
+        Some(Token::of(self.serial, i))
+    }
+
+    /// Makes room for as many kept pages as a ring of `slots` slots can name.
+    pub fn make_room(&mut self, slots: usize) {
+        self.kept = Bounded::new(slots);
+        self.kept_maps = Bounded::new(slots);
     }
 
     /// Called after the port had the batch: fails frames that could not be read, and marks those

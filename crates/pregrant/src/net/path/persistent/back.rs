@@ -9,7 +9,7 @@
 //! two RX frames (either frame may be in it in the end: those whose pages are mapped are written
 //! first).
 
-use crate::grants::{MappedPages, MappedStats};
+use crate::grants::{MappedPages, MappedStats, PURGED_AT_ONCE};
 use crate::net::ahead::SHORT;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::BackPath;
@@ -27,6 +27,8 @@ pub struct PersistentPath<P: Platform> {
     acc: Access,
     /// RX: for each slot of the batch the index of its page.
     places: Box<[u32; BATCH_SLOTS]>,
+    /// Pages that are about to be unmapped, some at a time.
+    unused: Vec<<P::Peer as PeerMem>::Map>,
     pub(crate) held: HeldFrames,
 }
 
@@ -34,7 +36,8 @@ impl<P: Platform> PersistentPath<P> {
     /// Keeps at most `limit` pages mapped; `acc` is read-only for TX.
     pub fn new(limit: usize, acc: Access) -> Self {
         let places = crate::array::filled(0);
-        Self { store: MappedPages::new(limit), acc, places, held: HeldFrames::default() }
+        let unused = Vec::with_capacity(PURGED_AT_ONCE);
+        Self { store: MappedPages::new(limit), acc, places, unused, held: HeldFrames::default() }
     }
 
     /// Number of pages that were mapped since the connect and stay mapped.
@@ -49,9 +52,16 @@ impl<P: Platform> PersistentPath<P> {
 
     /// Sets how many pages may stay mapped from now on, and unmaps those beyond that.
     pub fn limit_pages(&mut self, p: &P, pages: usize) {
-        let mut unused = Vec::new();
-        self.store.set_limit(pages, &mut unused);
-        p.peer().unmap(&mut unused);
+        self.store.lower_limit(pages);
+        self.unmap_excess(p);
+    }
+
+    /// Unmaps the pages beyond the limit that no port reads.
+    #[cold]
+    fn unmap_excess(&mut self, p: &P) {
+        while self.store.purge_some(self.store.excess(), &mut self.unused) > 0 {
+            p.peer().unmap(&mut self.unused);
+        }
     }
 
     /// Fragment `k` of frame `i`; None: another path serves the frame, or it has no such fragment.
@@ -95,9 +105,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
     fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
         self.held.retire(done);
         if self.store.len() > self.store.limit() {
-            let mut unused = Vec::new();
-            self.store.purge_excess(&mut unused);
-            p.peer().unmap(&mut unused);
+            self.unmap_excess(p);
         }
     }
 
