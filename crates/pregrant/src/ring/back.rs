@@ -150,6 +150,13 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         self.req_cons = self.req_cons.wrapping_add(n);
     }
 
+    /// Gives the last `n` requests that were taken back to the ring: they are read again.
+    #[cold]
+    pub fn give_back(&mut self, n: u32) {
+        debug_assert!(n <= self.unanswered());
+        self.req_cons = self.req_cons.wrapping_sub(n.min(self.unanswered()));
+    }
+
     /// Number of requests that were taken and not answered.
     #[inline(always)]
     pub fn unanswered(&self) -> u32 {

@@ -80,6 +80,13 @@ pub struct KeptGrefs {
     pub taken: Vec<CtrlRequest>,
 }
 
+impl KeptGrefs {
+    /// Replaces the list of requests. The one before is in `taken` then, to be freed.
+    pub fn take(&mut self, taken: &mut Vec<CtrlRequest>) {
+        core::mem::swap(&mut self.taken, taken);
+    }
+}
+
 impl Default for KeptGrefs {
     fn default() -> Self {
         Self { versions: array::filled(0), taken: Vec::new() }

@@ -34,6 +34,11 @@ pub struct GuestSettings {
 }
 
 impl GuestSettings {
+    /// The multicast frames that the guest wants.
+    pub fn multicast(&self) -> &MulticastList {
+        &self.multicast
+    }
+
     /// Whether frames for the guest must be parsed.
     #[inline(always)]
     pub fn touches_rx(&self) -> bool {

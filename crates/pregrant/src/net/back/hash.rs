@@ -192,7 +192,7 @@ impl HashSettings {
 }
 
 /// A copy of the settings for ports, for a number of queues.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct HashSteering {
     /// The settings.
     pub settings: HashSettings,

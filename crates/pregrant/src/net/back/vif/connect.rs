@@ -285,11 +285,13 @@ impl<P: Platform> Vif<P> {
         begin: Begin,
     ) -> Result<(), ConnectError<E>> {
         let of = self.of;
-        let mut control = self.control.lock();
-        control.offer_multicast(self.offered.multicast_control);
-        control.set_queues(self.queues.len());
-        let kept = if begin == Begin::Reattach { control.resume() } else { None };
-        let KeptGrefs { versions, taken } = control.grefs.clone();
+        let (kept, KeptGrefs { versions, taken }) = {
+            let mut control = self.control.lock();
+            control.offer_multicast(self.offered.multicast_control);
+            control.set_queues(self.queues.len());
+            let kept = if begin == Begin::Reattach { control.resume() } else { None };
+            (kept, control.grefs.clone())
+        };
         if let (Some(grefs), true) = (&self.grefs, kept.is_some()) {
             grefs.check(&versions[..])?;
         }
@@ -316,7 +318,7 @@ impl<P: Platform> Vif<P> {
                     grefs.resume(p, self.of, &versions[..]);
                     grefs.take_again(p, self.of, taken);
                 }
-                None => ctrl.refuse(p, self.of, &mut control, taken),
+                None => ctrl.refuse(p, self.of, &self.control, taken),
             }
         }
         if kept.is_none() {
@@ -324,7 +326,8 @@ impl<P: Platform> Vif<P> {
                 Begin::Fresh => MulticastList::default(),
                 Begin::Reattach => MulticastList::lost(),
             };
-            control.begin(self.ctrl.as_ref().map_or(0, CtrlRing::rsp_prod), list);
+            let rsp_prod = self.ctrl.as_ref().map_or(0, CtrlRing::rsp_prod);
+            self.control.lock().begin(rsp_prod, list);
         }
         Ok(())
     }

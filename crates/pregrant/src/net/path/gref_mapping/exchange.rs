@@ -7,19 +7,20 @@
 //! ```
 //! The worker moves pages in and out of its table; the control thread makes the system calls, and
 //! allocates the lists: the worker only links and fills them.
-//! Invariant: the lock is held only while a list is taken: once for each ADD or DEL, never for a
-//! batch, and once a turn while a DEL waits for frames that a port holds. Meanwhile no page of the
-//! list is lent.
+//! Invariant: a lock is held only while a list is taken or linked: once for each ADD or DEL, never
+//! for a batch, and once a turn while a DEL waits for frames that a port holds. Meanwhile no page of
+//! the list is lent. The worker never waits for a lock: it looks again later. Loom checks all orders:
+//! `tests/control_loom.rs`.
 
 use super::table::{GrefTable, Mapped, Unplaced};
 use crate::bounded::Bounded;
 use crate::linked::{Entry, Linked};
+use crate::sync::{AtomicBool, Lock, Ordering};
 use crate::units::GrantRef;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use spin::Mutex;
+use core::sync::atomic::AtomicUsize;
 
 /// A command of the vif's owner to the queue's worker, with the memory that its execution needs.
 #[derive(Debug)]
@@ -33,10 +34,10 @@ pub(super) enum PageCommand<M> {
 #[derive(Debug)]
 pub struct GrefExchange<M> {
     /// The newest first.
-    commands: Mutex<Linked<PageCommand<M>>>,
+    commands: Lock<Linked<PageCommand<M>>>,
     /// The pages that the last GiveBack returned, until the owner collects them.
-    given: Mutex<Option<Vec<M>>>,
-    /// A GiveBack waits until the port has completed frames that use its pages.
+    given: Lock<Option<Vec<M>>>,
+    /// A command waits until the port has completed frames that use its pages, or a lock was held.
     waits: AtomicBool,
     has_given: AtomicBool,
     /// Number of pages in the table as the worker last saw it: all, and the writable ones.
@@ -46,8 +47,8 @@ pub struct GrefExchange<M> {
 impl<M> Default for GrefExchange<M> {
     fn default() -> Self {
         Self {
-            commands: Mutex::default(),
-            given: Mutex::default(),
+            commands: Lock::default(),
+            given: Lock::default(),
             waits: AtomicBool::new(false),
             has_given: AtomicBool::new(false),
             pages: Default::default(),
@@ -103,8 +104,11 @@ impl<M> GrefExchange<M> {
     /// that a port still reads waits, and so do later commands.
     pub fn apply(&self, table: &mut GrefTable<M>) -> bool {
         let mut commands = mem::take(&mut table.commands);
-        commands.append_reversed(mem::take(&mut *self.commands.lock()));
         let (mut gave, mut waits) = (false, false);
+        match self.commands.try_lock() {
+            Some(mut newest) => commands.append_reversed(mem::take(&mut *newest)),
+            None => waits = true,
+        }
         while let Some(mut command) = commands.pop() {
             match &mut command.item {
                 PageCommand::GiveBack { refs, .. } if refs.iter().any(|gref| table.is_held(*gref)) => {
@@ -115,11 +119,16 @@ impl<M> GrefExchange<M> {
                 }
                 PageCommand::Keep { pages, unplaced } => table.insert_all(pages, unplaced.take()),
                 PageCommand::GiveBack { refs, pages } => {
+                    let Some(mut given) = self.given.try_lock() else {
+                        commands.push(command);
+                        waits = true;
+                        break;
+                    };
                     for page in refs.iter().filter_map(|gref| table.remove(*gref)) {
                         let has_room = pages.push(page).is_ok();
                         debug_assert!(has_room, "there is room for each reference's");
                     }
-                    *self.given.lock() = Some(mem::take(pages).into_vec());
+                    *given = Some(mem::take(pages).into_vec());
                     gave = true;
                 }
             }
