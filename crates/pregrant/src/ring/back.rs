@@ -143,6 +143,12 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         self.req_cons
     }
 
+    /// The front's index as it is now, unchecked: only to find that it changed.
+    #[inline]
+    pub fn shown(&self) -> u32 {
+        self.mem.load(Word::ReqProd)
+    }
+
     /// Marks `n` requests as taken.
     #[inline(always)]
     pub fn consume(&mut self, n: u32) {

@@ -372,6 +372,12 @@ impl<P: Platform> TxQueue<P> {
         self.ring.req_cons()
     }
 
+    /// Number of requests consumed from the ring, and the front's index: two numbers of which one
+    /// changes if a request comes.
+    pub(super) fn progress(&self) -> (u32, u32) {
+        (self.ring.req_cons(), self.ring.shown())
+    }
+
     /// The counters, which any thread may read.
     pub fn live_stats(&self) -> Arc<LiveStats> {
         Arc::clone(&self.stats)
