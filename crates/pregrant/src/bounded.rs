@@ -9,6 +9,7 @@
 //! What a peer may do: fill a list, as far as its user lets it; the user decides what an item
 //! without room means.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
@@ -79,6 +80,21 @@ impl<T> Bounded<T> {
     }
 }
 
+impl<'a, T> IntoIterator for &'a Bounded<T> {
+    type Item = &'a T;
+    type IntoIter = core::slice::Iter<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl<T> From<Vec<T>> for Bounded<T> {
+    /// The items, with the room that the list has.
+    fn from(items: Vec<T>) -> Self {
+        Self(items)
+    }
+}
+
 impl<T> Default for Bounded<T> {
     fn default() -> Self {
         Self::without_room()
@@ -100,6 +116,64 @@ impl<T> DerefMut for Bounded<T> {
     }
 }
 
+/// A queue that cannot grow beyond the room that it was made with.
+#[derive(Debug)]
+pub struct BoundedQueue<T>(VecDeque<T>);
+
+impl<T> BoundedQueue<T> {
+    /// Allocates a queue with room for `items` items.
+    pub fn new(items: usize) -> Self {
+        Self(VecDeque::with_capacity(items))
+    }
+
+    /// Number of further items for which there is room.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        self.0.capacity() - self.0.len()
+    }
+
+    /// Appends an item. Returns it if there is no room.
+    #[inline(always)]
+    pub fn push_back(&mut self, item: T) -> Result<(), T> {
+        if self.0.len() >= self.0.capacity() {
+            return Err(item);
+        }
+        self.0.push_back(item);
+        Ok(())
+    }
+
+    /// Removes the first item.
+    #[inline(always)]
+    pub fn pop_front(&mut self) -> Option<T> {
+        self.0.pop_front()
+    }
+
+    /// Item `k`, to be changed.
+    #[inline(always)]
+    pub fn get_mut(&mut self, k: usize) -> Option<&mut T> {
+        self.0.get_mut(k)
+    }
+
+    /// Removes item `k`. The order of the others stays.
+    pub fn remove(&mut self, k: usize) -> Option<T> {
+        self.0.remove(k)
+    }
+}
+
+impl<T> Default for BoundedQueue<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> Deref for BoundedQueue<T> {
+    type Target = VecDeque<T>;
+    #[inline(always)]
+    fn deref(&self) -> &VecDeque<T> {
+        &self.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +188,16 @@ mod tests {
         assert_eq!((list.push(7), list.len()), (Err(7), most));
         assert_eq!((list.take(0), list.push(8), list.push(9)), (Some(0), Ok(()), Err(9)));
         assert_eq!(Bounded::without_room().push(1), Err(1));
+    }
+
+    #[test]
+    fn a_queue_keeps_its_order_and_its_room() {
+        let mut queue = BoundedQueue::new(4);
+        let most = queue.room();
+        (0..most).for_each(|k| assert!(queue.push_back(k).is_ok()));
+        assert_eq!((queue.push_back(9), queue.pop_front(), queue.push_back(9)), (Err(9), Some(0), Ok(())));
+        assert_eq!((queue.remove(1), queue.remove(most), queue.front()), (Some(2), None, Some(&1)));
+        assert_eq!(BoundedQueue::default().push_back(1), Err(1));
     }
 
     #[test]

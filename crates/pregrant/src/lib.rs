@@ -66,7 +66,7 @@ extern crate std;
 
 mod array;
 pub mod blk;
-mod bounded;
+pub mod bounded;
 pub mod burst_buffer;
 pub mod doorbell;
 mod enum_table;

@@ -3,22 +3,25 @@
 //! ```text
 //!   one thread: Entry::new(item) --push--> Linked --pop--> item: another thread, which may not allocate
 //! ```
-//! An entry is linked before the others. Nothing here recurses, however long a list is.
+//! An entry is linked before the others. Nothing here recurses, however long a list is: an entry
+//! does not drop the next one, which its list does. Invariant: outside of a list no entry has a
+//! next one.
 
 use alloc::boxed::Box;
+use core::mem::ManuallyDrop;
 
 /// An item, with the memory by which a list holds it.
 #[derive(Debug)]
 pub struct Entry<T> {
     /// The item.
     pub item: T,
-    next: Option<Box<Self>>,
+    next: ManuallyDrop<Option<Box<Self>>>,
 }
 
 impl<T> Entry<T> {
     /// Allocates an entry.
     pub fn new(item: T) -> Box<Self> {
-        Box::new(Self { item, next: None })
+        Box::new(Self { item, next: ManuallyDrop::new(None) })
     }
 }
 
@@ -37,7 +40,7 @@ impl<T> Linked<T> {
     /// Links an entry before all others.
     #[inline]
     pub fn push(&mut self, mut entry: Box<Entry<T>>) {
-        entry.next = self.first.take();
+        *entry.next = self.first.take();
         self.first = Some(entry);
     }
 
@@ -91,7 +94,6 @@ impl<T> Default for Linked<T> {
 
 impl<T> Drop for Linked<T> {
     fn drop(&mut self) {
-        // An entry that drops the next one would recurse.
         while self.pop().is_some() {}
     }
 }

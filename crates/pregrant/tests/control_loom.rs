@@ -7,8 +7,8 @@
 //!            settings --lock--> changes, event                 worker: changes?    try_lock --> its copy, its own requests
 //! ```
 //! The worker never waits for a lock. What it missed for that it finds at its next turn, which
-//! control's event brings: if it does not, it sleeps for ever, and loom reports a deadlock. The test
-//! of a worker that forgets expects that.
+//! control's event brings: if it does not, it sleeps for ever, and loom reports a deadlock. The
+//! test of a worker that forgets expects that.
 #![cfg(loom)]
 
 use loom::sync::{Condvar, Mutex};

@@ -63,8 +63,16 @@ impl Toeplitz {
 
     /// The hash of `input`; bytes beyond [`INPUT_MAX`] are ignored.
     pub fn hash(&self, input: &[u8]) -> u32 {
-        let pairs = self.table.chunks_exact(2).zip(input);
-        pairs.fold(0, |h, (t, &byte)| h ^ t[0][usize::from(byte >> 4)] ^ t[1][usize::from(byte & 15)])
+        self.hash_of(input.iter().copied())
+    }
+
+    /// Like [`hash`](Self::hash), for an input in several parts.
+    pub fn hash_of(&self, input: impl Iterator<Item = u8>) -> u32 {
+        let (pairs, _) = self.table.as_chunks();
+        pairs
+            .iter()
+            .zip(input)
+            .fold(0, |h, ([high, low], byte)| h ^ high[usize::from(byte >> 4)] ^ low[usize::from(byte & 15)])
     }
 }
 

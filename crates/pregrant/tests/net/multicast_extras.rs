@@ -81,7 +81,8 @@ fn requests_are_answered_among_frames_and_are_none() {
     });
 }
 
-/// Someone else has the state's lock: the batch goes back to its ring, frames too, and is taken again.
+/// Someone else has the state's lock: the batch goes back to its ring, frames too, and is taken
+/// again.
 #[test]
 fn a_batch_does_not_wait_for_the_lock_of_the_state() {
     on_all_ways(|g| {

@@ -1,6 +1,6 @@
-//! Reports of a front's halves, and of a back's queue, about events before they sleep: an event that
-//! brought no work is reported, since a platform may throttle such a peer. Also: when the poller
-//! learns that the sender waits.
+//! Reports of a front's halves, and of a back's queue, about events before they sleep: an event
+//! that brought no work is reported, since a platform may throttle such a peer. Also: when the
+//! poller learns that the sender waits.
 #![cfg(not(miri))]
 
 use crate::pair::ordinary;

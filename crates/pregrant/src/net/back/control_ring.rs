@@ -1,4 +1,5 @@
-//! The control ring of a vif (docs/protocol 2.11): requests to [`SharedControl`], each answered once.
+//! The control ring of a vif (docs/protocol 2.11): requests to [`SharedControl`], each answered
+//! once.
 //!
 //! ```text
 //!   request --read--> SharedControl::answer -----------> control page: state and answer --> ring: answer --> rsp_prod
@@ -8,8 +9,8 @@
 //! never between frames of a batch. Requests are executed one at a time in their order, except for
 //! those that need several turns ([`GrefRequests`]), which do not block the others. If a back dies,
 //! its successor finds in the control page which requests were answered, with which answer, and
-//! which were taken and not answered ([`BackRing::attach_after`]). The state's lock is held while an
-//! answer is recorded: pages are read, mapped and unmapped without it.
+//! which were taken and not answered ([`BackRing::attach_after`]). The state's lock is held while
+//! an answer is recorded: pages are read, mapped and unmapped without it.
 //!
 //! What a guest may do: send any requests without end. Each uses a slot and gets an answer; nothing
 //! is logged, and frames move in between. Impossible indices close the vif.

@@ -230,7 +230,7 @@ impl Asked {
     /// Reads what a request of domain `of` names. `check_mapping` says whether a table of so many
     /// entries, from that one on, can be written: before the page is read.
     #[inline(never)]
-    pub(super) fn read<P: Platform>(
+    pub(super) fn of_request<P: Platform>(
         p: &P,
         of: DomId,
         queues: usize,

@@ -6,8 +6,8 @@
 //! They are a copy, so that no queue locks anything per batch; it is updated when the number of
 //! changes differs.
 //!
-//! Invariant: the copy is made in memory that the queue has from its beginning, since a queue may be
-//! polled where memory cannot be waited for.
+//! Invariant: the copy is made in memory that the queue has from its beginning, since a queue may
+//! be polled where memory cannot be waited for.
 //!
 //! What a guest may do: change its settings at any rate. Each change costs its own queues a copy of
 //! five kilobytes.

@@ -78,7 +78,7 @@ impl HashSettings {
 
     /// The entries of the table that are used.
     pub fn mapping(&self) -> &[u16] {
-        &self.mapping[..self.size]
+        self.mapping.get(..self.size).unwrap_or_default()
     }
 
     /// Implements `SET_HASH_ALGORITHM`.
@@ -173,11 +173,7 @@ impl HashSettings {
         } else {
             return None;
         };
-        let mut input = [0; crate::net::toeplitz::INPUT_MAX];
-        let len = addresses.len() + ports.len();
-        input[..addresses.len()].copy_from_slice(addresses);
-        input[addresses.len()..len].copy_from_slice(ports);
-        let value = self.ready.hash(&input[..len]);
+        let value = self.ready.hash_of(addresses.iter().chain(ports).copied());
         Some(FrameHash { hash_type: kind.trailing_zeros() as u8, value })
     }
 
@@ -185,7 +181,7 @@ impl HashSettings {
     pub fn queue(&self, hash: u32, queues: usize) -> usize {
         let queue = match self.mapping() {
             [] => hash as usize,
-            table => usize::from(table[hash as usize % table.len()]),
+            table => table.get(hash as usize % table.len()).copied().unwrap_or_default().into(),
         };
         queue % queues.max(1)
     }

@@ -221,8 +221,8 @@ impl<P: Platform> BackQueue<P> {
         [self.tx.chain_mut(), self.rx.chain_mut()]
     }
 
-    /// Moves one batch from the guest to `port`. The grant operations that are requested through `p`
-    /// meanwhile count as this queue's.
+    /// Moves one batch from the guest to `port`. The grant operations that are requested through
+    /// `p` meanwhile count as this queue's.
     pub fn poll_tx(
         &mut self,
         p: &P,
@@ -237,8 +237,8 @@ impl<P: Platform> BackQueue<P> {
         self.tx.poll(p, self.of, chan, port, scratch, &self.control)
     }
 
-    /// Moves one batch from `port` to the guest. The grant operations that are requested through `p`
-    /// meanwhile count as this queue's.
+    /// Moves one batch from `port` to the guest. The grant operations that are requested through
+    /// `p` meanwhile count as this queue's.
     pub fn poll_rx(&mut self, p: &P, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
         if self.share.generation.load(Ordering::Acquire) != self.applied {
             self.apply_config(p);

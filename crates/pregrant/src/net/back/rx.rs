@@ -172,7 +172,7 @@ impl<P: Platform> RxQueue<P> {
         }
         let first = self.sent;
         let burst = self.arena.burst().skip(first);
-        let hashes = if self.hashed { &self.hashes[self.sent..] } else { &[] };
+        let hashes = if self.hashed { self.hashes.get(first..).unwrap_or_default() } else { &[] };
         let (used, wait) = self.batch.place(&mut self.ring, &burst, self.accepts, hashes)?;
         self.wait = wait;
         self.sent += used;
@@ -207,7 +207,7 @@ impl<P: Platform> RxQueue<P> {
         self.stats.handed_on(todo & !self.batch.failed, served);
         self.stats.errors.add((nr_frames - good) as u64);
         self.stats.bytes.add(if self.batch.failed == 0 && self.batch.dropped == 0 {
-            burst.frames[..used].iter().map(|d| d.len as u64).sum()
+            burst.frames.iter().take(used).map(|d| d.len as u64).sum()
         } else {
             self.batch.good_bytes(&burst)
         });
@@ -377,7 +377,7 @@ impl<P: Platform> RxQueue<P> {
 
     /// Drops the frames that wait for slots.
     fn expire(&mut self) {
-        let gone = self.arena.burst().frames[self.sent..].iter().filter(|f| f.len > 0).count();
+        let gone = self.arena.burst().skip(self.sent).frames.iter().filter(|f| f.len > 0).count();
         self.stats.expired.add(gone as u64);
         self.arena.clear();
         (self.sent, self.wait) = (0, 0);

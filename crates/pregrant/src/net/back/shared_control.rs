@@ -6,9 +6,9 @@
 //!   TX of a queue: MCAST extras, credit --try_lock--> |   lock held: nothing moves now, and the worker polls again
 //! ```
 //! The data path normally takes no lock: RX compares a number, TX checks a flag. A vif with a
-//! `rate` has one credit for all of its queues. A worker never waits for the lock: one that finds it
-//! held serves its other queues first and comes back, and a batch with MCAST extras goes back to its
-//! ring. Control reads and maps pages before it locks. Loom checks all orders:
+//! `rate` has one credit for all of its queues. A worker never waits for the lock: one that finds
+//! it held serves its other queues first and comes back, and a batch with MCAST extras goes back to
+//! its ring. Control reads and maps pages before it locks. Loom checks all orders:
 //! `tests/control_loom.rs`.
 
 use super::control_state::{Asked, Control};
@@ -93,7 +93,7 @@ impl SharedControl {
         rsp_prod: u32,
     ) -> CtrlResponse {
         let checks = |count, first| self.control.lock().hash.check_mapping(count, first);
-        let mut asked = Asked::read(p, of, queues, request, checks);
+        let mut asked = Asked::of_request(p, of, queues, request, checks);
         self.lock().answer(&mut asked, rsp_prod)
     }
 

@@ -21,6 +21,7 @@ use super::control_state::Control;
 use super::credit::Credit;
 use super::late_answers::LateAnswers;
 use super::shared_control::SharedControl;
+use crate::bounded::Bounded;
 use crate::error::PeerFault;
 use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, bits};
 use crate::net::gso;
@@ -48,8 +49,8 @@ pub struct TxQueue<P: Platform> {
     claims: AnyClaims,
     batch: Box<TxBatch>,
     late: LateAnswers,
-    done: Vec<Token>,
-    answers: Vec<TxResponse>,
+    done: Bounded<Token>,
+    answers: Bounded<TxResponse>,
     stats: Arc<LiveStats>,
     /// The port's object, once it has held a frame.
     completions: Option<Arc<dyn Completions>>,
@@ -101,8 +102,8 @@ impl<P: Platform> TxQueue<P> {
             chain,
             batch: Box::default(),
             late: LateAnswers::new(size),
-            done: Vec::with_capacity(size as usize),
-            answers: Vec::with_capacity(BATCH_SLOTS),
+            done: Bounded::new(size as usize),
+            answers: Bounded::new(BATCH_SLOTS),
             stats,
             completions: None,
             keeps: false,

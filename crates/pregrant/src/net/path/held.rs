@@ -20,19 +20,17 @@
 //!   may parse.
 //! - The page of a held frame is recorded here until the port completes the frame, and is not
 //!   unmapped before.
-//! - Nothing is allocated for a frame. A held frame keeps its slots of the ring, so the ring's length
-//!   bounds the held frames, for which there is room from the beginning.
+//! - Nothing is allocated for a frame. A held frame keeps its slots of the ring, so the ring's
+//!   length bounds the held frames, for which there is room from the beginning.
 //!
 //! What a guest may do: change the payload at any time, but no head, length or place. It can name a
 //! page twice: both frames then have the bytes that are there when they are read.
 
-use crate::bounded::Bounded;
-use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits};
+use crate::bounded::{Bounded, BoundedQueue};
+use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits, within};
 use crate::net::headers::IpHeaders;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 /// Number of bytes at the start of each frame that are always copied: the headers (Linux:
 /// `XEN_NETBACK_TX_COPY_LEN`).
@@ -86,7 +84,7 @@ pub struct HeldFrames {
     first: Box<[u16; BURST_FRAMES]>,
     /// For this batch and earlier ones: frames that the port keeps, and frames that it completed
     /// and that are not retired. In both lists a frame has no more entries than slots.
-    kept: VecDeque<Kept>,
+    kept: BoundedQueue<Kept>,
     done: Bounded<Token>,
 }
 
@@ -98,7 +96,7 @@ impl Default for HeldFrames {
             keeping: 0,
             parts: Bounded::without_room(),
             first: Box::new([0; BURST_FRAMES]),
-            kept: VecDeque::new(),
+            kept: BoundedQueue::default(),
             done: Bounded::without_room(),
         }
     }
@@ -109,7 +107,7 @@ impl HeldFrames {
     /// has. Without it no frame is lent.
     pub fn make_room(&mut self, slots: usize) {
         self.parts = Bounded::new(BATCH_SLOTS);
-        self.kept = VecDeque::with_capacity(slots);
+        self.kept = BoundedQueue::new(slots);
         self.done = Bounded::new(slots);
     }
 
@@ -139,8 +137,9 @@ impl HeldFrames {
             for slot in batch.slots_of(i) {
                 let place = place_of(slot).filter(|_| slot.fetched == 0);
                 let n = slot.len.min(HEAD_BYTES - had);
-                let to = &mut out.bytes_mut()[start + usize::from(had)..][..usize::from(n)];
-                let Some(Place { page, at }) = place.filter(|place| n == 0 || copy(*place, to)) else {
+                let to = out.part_mut(start + usize::from(had), n.into());
+                let copied = |place: &Place| n == 0 || to.is_some_and(|to| copy(*place, to));
+                let Some(Place { page, at }) = place.filter(copied) else {
                     all = slot.len == 0;
                     if all {
                         continue;
@@ -157,10 +156,10 @@ impl HeldFrames {
                     }
                 }
             }
-            let head = &out.bytes_mut()[start..][..usize::from(had)];
+            let head = out.part_mut(start, had.into()).unwrap_or_default();
             if all && may_be_zero_copy(takes, desc, head) {
-                batch.heads[i] = had;
-                self.first[i] = first as u16;
+                *batch.head(i) = had;
+                self.first[within::<BURST_FRAMES>(i)] = first as u16;
                 self.own |= 1 << i;
             } else {
                 self.parts.truncate(first);
@@ -183,7 +182,8 @@ impl HeldFrames {
         k: usize,
         piece: impl FnOnce(Place, usize) -> Option<Piece<'a>>,
     ) -> Option<Piece<'a>> {
-        let part = self.parts.get(self.first[i] as usize + k).filter(|part| usize::from(part.frame) == i)?;
+        let first = usize::from(self.first[within::<BURST_FRAMES>(i)]);
+        let part = self.parts.get(first + k).filter(|part| usize::from(part.frame) == i)?;
         if self.own >> i & 1 == 0 {
             return None;
         }
@@ -196,19 +196,21 @@ impl HeldFrames {
             return None;
         }
         let token = Token::of(self.serial, i);
-        let parts = self.parts.get(usize::from(self.first[i])..).unwrap_or_default().iter();
+        let first = usize::from(self.first[within::<BURST_FRAMES>(i)]);
+        let parts = self.parts.get(first..).unwrap_or_default().iter();
         let parts = parts.take_while(|part| usize::from(part.frame) == i);
-        if self.kept.capacity() - self.kept.len() < parts.clone().count().max(1) {
+        if self.kept.room() < parts.clone().count().max(1) {
             return None;
         }
         self.keeping |= 1 << i;
         let before = self.kept.len();
         for part in parts {
             page(part.place.page);
-            self.kept.push_back(Kept { token, page: Some(part.place.page) });
+            let has_room = self.kept.push_back(Kept { token, page: Some(part.place.page) }).is_ok();
+            debug_assert!(has_room, "that was asked before");
         }
         if self.kept.len() == before {
-            self.kept.push_back(Kept { token, page: None });
+            let _ = self.kept.push_back(Kept { token, page: None });
         }
         Some(token)
     }
@@ -228,7 +230,7 @@ impl HeldFrames {
     /// Notes that the port has completed these frames, `None`: all. Calls `release` for their
     /// pages.
     pub fn complete(&mut self, tokens: Option<&[Token]>, mut release: impl FnMut(u32)) {
-        let mut end = |kept: &mut VecDeque<Kept>, at: usize, token: Token| {
+        let mut end = |kept: &mut BoundedQueue<Kept>, at: usize, token: Token| {
             while kept.get(at).is_some_and(|kept| kept.token == token) {
                 kept.remove(at).and_then(|kept| kept.page).map(&mut release);
             }
@@ -250,7 +252,10 @@ impl HeldFrames {
     }
 
     /// Appends the frames whose requests may be answered now.
-    pub fn retire(&mut self, done: &mut Vec<Token>) {
-        done.append(self.done.to_drain());
+    pub fn retire(&mut self, done: &mut Bounded<Token>) {
+        for token in self.done.to_drain().drain(..) {
+            let has_room = done.push(token).is_ok();
+            debug_assert!(has_room, "there is room for a ring's frames");
+        }
     }
 }

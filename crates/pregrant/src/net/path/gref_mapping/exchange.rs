@@ -8,26 +8,19 @@
 //! The worker moves pages in and out of its table; the control thread makes the system calls, and
 //! allocates the lists: the worker only links and fills them.
 //! Invariant: a lock is held only while a list is taken or linked: once for each ADD or DEL, never
-//! for a batch, and once a turn while a DEL waits for frames that a port holds. Meanwhile no page of
-//! the list is lent. The worker never waits for a lock: it looks again later. Loom checks all orders:
-//! `tests/control_loom.rs`.
+//! for a batch, and once a turn while a DEL waits for frames that a port holds. Meanwhile no page
+//! of the list is lent. The worker never waits for a lock: it looks again later. Loom checks all
+//! orders: `tests/control_loom.rs`.
 
-use super::table::{GrefTable, Mapped, Unplaced};
+use super::command::{Mapped, PageCommand, Unplaced};
+use super::table::GrefTable;
 use crate::bounded::Bounded;
 use crate::linked::{Entry, Linked};
 use crate::sync::{AtomicBool, Lock, Ordering};
 use crate::units::GrantRef;
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::mem;
 use core::sync::atomic::AtomicUsize;
-
-/// A command of the vif's owner to the queue's worker, with the memory that its execution needs.
-#[derive(Debug)]
-pub(super) enum PageCommand<M> {
-    Keep { pages: Vec<(GrantRef, Mapped<M>)>, unplaced: Option<Box<Entry<Unplaced<M>>>> },
-    GiveBack { refs: Vec<GrantRef>, pages: Bounded<M> },
-}
 
 /// Mailbox between the vif's owner, which maps and unmaps pages, and the worker that runs the
 /// queue.

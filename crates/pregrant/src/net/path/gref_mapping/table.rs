@@ -9,31 +9,13 @@
 //! What a guest may do: choose references with equal hashes. Such pages are mapped, and the next
 //! path serves their frames, as if they were not.
 
-use super::exchange::PageCommand;
-use crate::bounded::Bounded;
+pub use super::command::Mapped;
+use super::command::{PageCommand, Unplaced};
 use crate::grants::MappedPages;
 use crate::linked::{Entry, Linked};
 use crate::units::GrantRef;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-
-/// A page of the guest that is mapped.
-#[derive(Debug)]
-pub struct Mapped<M> {
-    /// The mapping.
-    pub map: M,
-    /// The page is mapped for writing too.
-    pub writable: bool,
-    /// The guest asked to unmap the page (DEL): ports get no payload of it any more.
-    pub leaves: bool,
-}
-
-impl<M> Mapped<M> {
-    /// A page that the guest did not ask to unmap.
-    pub fn new(map: M, writable: bool) -> Self {
-        Self { map, writable, leaves: false }
-    }
-}
 
 /// The mapped pages of one queue, found by grant reference.
 #[derive(Debug)]
@@ -47,9 +29,6 @@ pub struct GrefTable<M> {
     /// Commands that wait for a page that is held, the oldest first.
     pub(super) commands: Linked<PageCommand<M>>,
 }
-
-/// Pages of one list that found no place in the hash table.
-pub(super) type Unplaced<M> = Bounded<(GrantRef, Mapped<M>)>;
 
 impl<M> GrefTable<M> {
     /// A table for at most `limit` pages.
