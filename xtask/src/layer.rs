@@ -244,6 +244,8 @@ fn loom(w: &Workspace) -> Result<(), String> {
         "--test",
         "halves_loom",
         "--test",
+        "control_loom",
+        "--test",
         "doorbell_loom",
         "--test",
         "mailbox_loom",

@@ -1,5 +1,5 @@
-//! A domain for which a test forbids or counts mappings, bindings and unmaskings. All other calls
-//! go to the real domain.
+//! A domain for which a test forbids or counts mappings, copies, bindings and unmaskings. All other
+//! calls go to the real domain.
 //!
 //! ```text
 //!   driver --map, bind, unmask--> RuledDomain<R> --R: may it?--> LocalDomain
@@ -24,6 +24,8 @@ pub trait Rules {
     fn may_bind(&self) -> Result<(), PlatformError> {
         Ok(())
     }
+    /// Pages are about to be copied from or to, or unmapped.
+    fn touches(&self) {}
     fn unmasks(&self, is_spurious: bool) {
         let _ = is_spurious;
     }
@@ -42,9 +44,11 @@ unsafe impl<R: Rules> PeerMem for RuledDomain<R> {
         self.domain.map(of, refs, acc)
     }
     fn unmap(&self, done: &mut Vec<LocalMap>) {
+        self.rules.touches();
         self.domain.unmap(done);
     }
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
+        self.rules.touches();
         self.domain.copy(of, local, ops)
     }
     fn grant_ops(&self) -> GrantOps {

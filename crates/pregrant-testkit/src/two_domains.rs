@@ -473,6 +473,15 @@ impl TxGame {
         Ok(())
     }
 
+    /// Polls once, while someone else has the lock of the control state.
+    pub fn poll_locked(&mut self) -> Result<Polled, PeerFault> {
+        let locked = self.control.lock();
+        let chan = &self.chans.1;
+        let polled = self.back.poll(&self.host, GUEST, chan, &mut self.port, &mut self.arena, &self.control);
+        drop(locked);
+        polled
+    }
+
     /// The bytes of page `page` of the model's memory.
     pub fn content(&self, page: usize, offset: usize, len: usize) -> Vec<u8> {
         (page * PAGE_SIZE + offset..page * PAGE_SIZE + offset + len).map(byte).collect()

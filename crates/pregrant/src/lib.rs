@@ -66,12 +66,14 @@ extern crate std;
 
 mod array;
 pub mod blk;
+pub mod bounded;
 pub mod burst_buffer;
 pub mod doorbell;
 mod enum_table;
 pub mod error;
 pub mod grants;
 pub mod latency;
+mod linked;
 mod memory;
 pub mod net;
 pub mod platform;

@@ -23,6 +23,7 @@
 //! different bytes. It cannot change a head, a length or an offload.
 
 mod loan;
+mod owner;
 mod sink;
 mod source;
 
@@ -36,6 +37,7 @@ use core::fmt;
 pub use crate::shm::{Piece, PieceMut};
 pub use crate::wire::netif::MAX_FRAME;
 pub use loan::{Lender, LentPiece, Loan};
+pub use owner::{PortOwner, QueueWaker};
 pub use sink::{LentSink, Sink};
 pub use source::{BurstFrame, Frames, Source};
 
@@ -114,8 +116,14 @@ impl<'a> Burst<'a> {
     /// The bytes of frame `i`; empty if it was dropped.
     #[inline(always)]
     pub fn frame(&self, i: usize) -> &'a [u8] {
-        let d = &self.frames[i];
-        &self.bytes[d.at as usize..d.at as usize + d.len as usize]
+        let part = |d: &FrameDesc| self.bytes.get(d.at as usize..d.at as usize + d.len as usize);
+        self.frames.get(i).and_then(part).unwrap_or_default()
+    }
+
+    /// Length of frame `i` in bytes; 0 if it was dropped.
+    #[inline(always)]
+    pub fn len_of(&self, i: usize) -> u32 {
+        self.frames.get(i).map_or(0, |d| d.len)
     }
 
     /// The burst without its first `n` frames.
@@ -162,6 +170,12 @@ impl Cursor {
     pub fn has_room(&self) -> bool {
         self.n < BURST_FRAMES && self.used + MAX_FRAME <= ARENA_BYTES
     }
+}
+
+/// The place of frame `i` in a list of [`BURST_FRAMES`].
+#[inline(always)]
+const fn slot_of(i: usize) -> usize {
+    i & (BURST_FRAMES - 1)
 }
 
 impl Default for Arena {
@@ -248,7 +262,7 @@ impl Arena {
         for desc in frames.iter().take(BURST_FRAMES) {
             let end = desc.at as usize + desc.len as usize;
             if end <= bytes.len() {
-                self.frames[self.n] = *desc;
+                self.frames[slot_of(self.n)] = *desc;
                 self.n += 1;
                 self.used = self.used.max((end + 63) & !63);
             }
@@ -309,7 +323,7 @@ impl Arena {
     /// `cursor` [has room](Cursor::has_room).
     #[inline(always)]
     pub fn place(&mut self, cursor: &mut Cursor, len: usize, offload: Offload) {
-        self.frames[cursor.n] = FrameDesc { at: cursor.used as u32, len: len as u32, offload };
+        self.frames[slot_of(cursor.n)] = FrameDesc { at: cursor.used as u32, len: len as u32, offload };
         cursor.n += 1;
         cursor.used = (cursor.used + len + 63) & !63;
     }
@@ -330,10 +344,10 @@ impl Arena {
         if self.n == BURST_FRAMES || len > self.bytes.len().saturating_sub(at) {
             return None;
         }
-        self.frames[self.n] = FrameDesc { at: at as u32, len: len as u32, offload };
+        self.frames[slot_of(self.n)] = FrameDesc { at: at as u32, len: len as u32, offload };
         self.n += 1;
         self.used = (at + len + 63) & !63;
-        Some(&mut self.bytes[at..at + len])
+        self.bytes.get_mut(at..at + len)
     }
 
     /// Like [`room`](Self::room), but byte `k` of the frame is aligned to a page if there is room
@@ -413,7 +427,13 @@ impl Arena {
     /// The position of frame `i`.
     #[inline(always)]
     pub fn desc(&self, i: usize) -> FrameDesc {
-        self.frames[i]
+        self.frames[slot_of(i)]
+    }
+
+    /// The `len` bytes at `at`. None: there are not that many.
+    #[inline(always)]
+    pub fn part_mut(&mut self, at: usize, len: usize) -> Option<&mut [u8]> {
+        self.bytes.get_mut(at..at.wrapping_add(len))
     }
 
     /// All bytes, for platforms that fill many frames in one call.
@@ -425,7 +445,7 @@ impl Arena {
     /// The frames, to be read.
     #[inline(always)]
     pub fn burst(&self) -> Burst<'_> {
-        Burst::of(&self.bytes, &self.frames[..self.n])
+        Burst::of(&self.bytes, self.frames.get(..self.n).unwrap_or_default())
     }
 }
 
@@ -543,8 +563,8 @@ impl<'a> ZeroCopyBurst<'a> {
     #[inline(always)]
     pub fn head(&self, i: usize) -> &[u8] {
         let desc = self.arena.desc(i);
-        let len = if self.is_whole(i) { desc.len } else { u32::from(self.heads[i]).min(desc.len) };
-        &self.arena.bytes[desc.at as usize..(desc.at + len) as usize]
+        let len = if self.is_whole(i) { desc.len } else { u32::from(self.heads[slot_of(i)]).min(desc.len) };
+        self.arena.bytes.get(desc.at as usize..(desc.at + len) as usize).unwrap_or_default()
     }
 
     /// Whether [`head`](Self::head) is all of frame `i`.
@@ -609,7 +629,7 @@ impl<'a> ZeroCopyBurst<'a> {
         let end = (desc.at + desc.len) as usize;
         let mut k = 0;
         while let Some(piece) = self.source.piece(i, k) {
-            at += piece.copy_out(&mut self.arena.bytes[at..end]);
+            at += piece.copy_out(self.arena.bytes.get_mut(at..end).unwrap_or_default());
             k += 1;
         }
         self.zero_copy &= !(1 << i);
@@ -740,22 +760,6 @@ pub trait FramePort: Send {
     fn owned_by(&mut self, owner: &PortOwner) {
         let _ = owner;
     }
-}
-
-/// Wakes a worker.
-pub trait QueueWaker: Send + Sync + fmt::Debug {
-    /// Wakes the worker for the port of this waker. Several calls may count as one. It may be
-    /// called on any thread, also while another port holds its own lock, since it calls no port.
-    fn ring(&self);
-}
-
-/// The worker that calls a port.
-#[derive(Clone, Debug)]
-pub struct PortOwner {
-    /// The worker's number. All frames that its ports send to others count as this one producer's.
-    pub worker: usize,
-    /// Makes the worker poll this port.
-    pub waker: Arc<dyn QueueWaker>,
 }
 
 #[cfg(test)]

@@ -13,11 +13,13 @@
 //! reuses its number for another page breaks its own promise: the store keeps using the page that
 //! it mapped, which the peer cannot have back before the vif is closed.
 
+use crate::bounded::Bounded;
 use crate::units::GrantRef;
 use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::mem;
 
 /// Largest number of pages that one batch maps: with Linux's gntdev each is two system calls, for
 /// which others wait.
@@ -27,6 +29,9 @@ pub const MAPS_AT_ONCE: usize = 16;
 /// (`all_pages_of_a_ring_find_a_place`), and a peer whose references collide causes no longer
 /// search.
 const PROBES: usize = 16;
+
+/// Largest number of pages that are removed in one search for those that were used least.
+pub const PURGED_AT_ONCE: usize = 32;
 
 /// The value of an index entry that refers to no page.
 const NONE: u32 = u32::MAX;
@@ -56,11 +61,11 @@ pub struct MappedStats {
 /// Mapped pages of one peer, all with the same access.
 #[derive(Debug)]
 pub struct MappedPages<M> {
-    pages: Vec<Page<M>>,
+    pages: Bounded<Page<M>>,
     most: usize,
     limit: usize,
     index: Box<[u32]>,
-    wanted: Vec<GrantRef>,
+    wanted: Bounded<GrantRef>,
     batch: u32,
     overflows: u64,
 }
@@ -70,11 +75,11 @@ impl<M> MappedPages<M> {
     /// lower.
     pub fn new(limit: usize) -> Self {
         Self {
-            pages: Vec::with_capacity(limit),
+            pages: Bounded::new(limit),
             most: 0,
             limit,
             index: vec![NONE; (4 * limit).next_power_of_two()].into_boxed_slice(),
-            wanted: Vec::with_capacity(MAPS_AT_ONCE),
+            wanted: Bounded::new(MAPS_AT_ONCE),
             batch: 0,
             overflows: 0,
         }
@@ -99,14 +104,25 @@ impl<M> MappedPages<M> {
     /// to `out`, to be unmapped together; those that are held stay until they are
     /// [purged](Self::purge_excess) later.
     pub fn set_limit(&mut self, limit: usize, out: &mut Vec<M>) {
-        self.limit = limit.min(self.pages.capacity());
+        self.lower_limit(limit);
         self.purge_excess(out);
+    }
+
+    /// Sets the limit, at most the initial one. Pages beyond it stay until they are
+    /// [purged](Self::purge_excess).
+    pub fn lower_limit(&mut self, limit: usize) {
+        self.limit = limit.min(self.pages.len() + self.pages.room());
     }
 
     /// Moves pages beyond the limit, which were held when it was lowered, to `out`, except those
     /// that are still held.
     pub fn purge_excess(&mut self, out: &mut Vec<M>) {
-        self.purge(self.pages.len().saturating_sub(self.limit), out);
+        self.purge(self.excess(), out);
+    }
+
+    /// Number of pages beyond the limit.
+    pub fn excess(&self) -> usize {
+        self.pages.len().saturating_sub(self.limit)
     }
 
     /// Number of times there was no room for a page.
@@ -138,10 +154,10 @@ impl<M> MappedPages<M> {
     #[inline(always)]
     fn place_of(&self, gref: GrantRef) -> Option<usize> {
         for at in self.places(gref) {
-            match self.index[at] {
-                NONE => return None,
-                page if self.pages[page as usize].gref == gref => return Some(page as usize),
-                _ => {}
+            let place = self.index.get(at).copied().unwrap_or(NONE) as usize;
+            // The index of no page is past the end, too.
+            if self.pages.get(place)?.gref == gref {
+                return Some(place);
             }
         }
         None
@@ -158,7 +174,7 @@ impl<M> MappedPages<M> {
     #[inline(always)]
     pub fn find_place(&mut self, gref: GrantRef) -> Option<u32> {
         let at = self.place_of(gref)?;
-        self.pages[at].used = self.batch;
+        self.pages.get_mut(at)?.used = self.batch;
         Some(at as u32)
     }
 
@@ -183,14 +199,24 @@ impl<M> MappedPages<M> {
 
     /// The place of the index at which [`insert`](Self::insert) would put `gref`.
     fn place_for(&self, gref: GrantRef) -> Option<usize> {
-        let place = self.places(gref).find(|&at| self.index[at] == NONE);
-        place.filter(|_| self.pages.len() < self.limit && !self.has(gref))
+        self.free_place(gref).filter(|_| self.pages.len() < self.limit && !self.has(gref))
+    }
+
+    /// A free place of the index where `gref` may be.
+    fn free_place(&self, gref: GrantRef) -> Option<usize> {
+        self.places(gref).find(|&at| self.index.get(at) == Some(&NONE))
+    }
+
+    /// The place of the index that has the page at `place`, whose reference is `gref`.
+    fn entry_of(&mut self, gref: GrantRef, place: u32) -> Option<&mut u32> {
+        let at = self.places(gref).find(|&at| self.index.get(at) == Some(&place))?;
+        self.index.get_mut(at)
     }
 
     /// The page of `gref`, to be changed. It does not count as used.
     pub fn page_mut(&mut self, gref: GrantRef) -> Option<&mut M> {
         let at = self.place_of(gref)?;
-        Some(&mut self.pages[at].map)
+        self.pages.get_mut(at).map(|page| &mut page.map)
     }
 
     /// Whether [`insert`](Self::insert) would accept the page of `gref`. Ask this before mapping
@@ -203,45 +229,47 @@ impl<M> MappedPages<M> {
     /// has a page already.
     pub fn insert(&mut self, gref: GrantRef, map: M) -> Result<(), M> {
         match self.place_for(gref) {
-            Some(at) => {
-                self.push(at, gref, map);
-                Ok(())
-            }
+            Some(at) => self.push(at, gref, map),
             None => Err(map),
         }
     }
 
-    /// Adds a page at a free place of the index.
-    fn push(&mut self, at: usize, gref: GrantRef, map: M) {
-        self.index[at] = self.pages.len() as u32;
-        self.pages.push(Page { gref, map, used: self.batch, held: 0 });
+    /// Adds a page at a free place of the index. Returns it if there is no room.
+    fn push(&mut self, at: usize, gref: GrantRef, map: M) -> Result<(), M> {
+        let place = self.pages.len() as u32;
+        let page = Page { gref, map, used: self.batch, held: 0 };
+        self.pages.push(page).map_err(|page| page.map)?;
+        if let Some(entry) = self.index.get_mut(at) {
+            *entry = place;
+        }
         self.most = self.most.max(self.pages.len());
+        Ok(())
     }
 
     /// Removes the page of `gref`, unless it is held.
     pub fn remove(&mut self, gref: GrantRef) -> Option<M> {
-        let at = self.place_of(gref).filter(|&at| self.pages[at].held == 0)?;
-        Some(self.take(at as u32))
+        let at = self.place_of(gref).filter(|&at| self.pages.get(at).is_some_and(|page| page.held == 0))?;
+        self.take(at as u32)
     }
 
     /// Notes that `gref` should be mapped at the next [`map_wanted`](Self::map_wanted).
     pub fn want(&mut self, gref: GrantRef) {
         if self.pages.len() + self.wanted.len() >= self.limit {
             self.overflows += 1;
-        } else if self.wanted.len() < MAPS_AT_ONCE && !self.wanted.contains(&gref) {
-            self.wanted.push(gref);
+        } else if !self.wanted.contains(&gref) {
+            let _ = self.wanted.push(gref); // if there is no room, it is named again
         }
     }
 
     /// Maps the noted references with `map`; those that it cannot map are forgotten.
     pub fn map_wanted(&mut self, mut map: impl FnMut(GrantRef) -> Option<M>) {
         for k in 0..self.wanted.len() {
-            let gref = self.wanted[k];
-            let place = self.places(gref).find(|&at| self.index[at] == NONE);
-            match place {
+            let Some(&gref) = self.wanted.get(k) else { break };
+            match self.free_place(gref) {
                 Some(at) if !self.has(gref) => {
                     if let Some(map) = map(gref) {
-                        self.push(at, gref, map);
+                        let has_room = self.push(at, gref, map).is_ok();
+                        debug_assert!(has_room, "no more are wanted than there is room for");
                     }
                 }
                 Some(_) => {}
@@ -255,20 +283,21 @@ impl<M> MappedPages<M> {
     /// [released](Self::release) as often. False: there is no such page.
     #[must_use]
     pub fn hold(&mut self, gref: GrantRef) -> bool {
-        let Some(at) = self.place_of(gref) else { return false };
-        self.pages[at].held += 1;
-        true
+        let place = self.place_of(gref);
+        let page = place.and_then(|at| self.pages.get_mut(at));
+        page.map(|page| page.held += 1).is_some()
     }
 
     /// Whether the page of `gref` is held.
     pub fn is_held(&self, gref: GrantRef) -> bool {
-        self.place_of(gref).is_some_and(|at| self.pages[at].held > 0)
+        let page = self.place_of(gref).and_then(|at| self.pages.get(at));
+        page.is_some_and(|page| page.held > 0)
     }
 
     /// Undoes one [`hold`](Self::hold).
     pub fn release(&mut self, gref: GrantRef) {
-        if let Some(at) = self.place_of(gref) {
-            self.pages[at].held = self.pages[at].held.saturating_sub(1);
+        if let Some(page) = self.place_of(gref).and_then(|at| self.pages.get_mut(at)) {
+            page.held = page.held.saturating_sub(1);
         }
     }
 
@@ -280,45 +309,83 @@ impl<M> MappedPages<M> {
         }
         // The peer chose the order of both, in which a sort may recurse (`crate::sort`).
         let mut oldest: BinaryHeap<(u32, u32)> = (0..)
-            .zip(&self.pages)
+            .zip(self.pages.iter())
             .filter(|(_, page)| page.held == 0)
             .map(|(at, page)| (self.batch.wrapping_sub(page.used), at))
             .collect();
         let mut places: BinaryHeap<u32> = (0..n).map_while(|_| oldest.pop()).map(|(_, at)| at).collect();
         // From the end, so that the places of those still to be moved stay valid.
         while let Some(at) = places.pop() {
-            out.push(self.take(at));
+            out.extend(self.take(at));
         }
     }
 
-    fn take(&mut self, at: u32) -> M {
-        self.forget(at);
-        let last = self.pages.len() as u32 - 1;
-        if last != at
-            && let Some(place) = self.places(self.pages[last as usize].gref).find(|&i| self.index[i] == last)
-        {
-            self.index[place] = at;
+    /// Like [`purge`](Self::purge), for at most [`PURGED_AT_ONCE`] pages and as many as `out` has
+    /// room for: it allocates nothing. Returns how many it moved.
+    pub fn purge_some(&mut self, n: usize, out: &mut Vec<M>) -> usize {
+        let n = n.min(out.capacity() - out.len());
+        // Ages and places, the oldest first.
+        let mut oldest = [None::<(u32, u32)>; PURGED_AT_ONCE];
+        for (at, page) in (0..).zip(self.pages.iter()).filter(|(_, page)| page.held == 0) {
+            let mut next = Some((self.batch.wrapping_sub(page.used), at));
+            for place in oldest.iter_mut().take(n) {
+                if next > *place {
+                    mem::swap(place, &mut next);
+                }
+            }
         }
-        self.pages.swap_remove(at as usize).map
+        let mut moved = 0;
+        // From the end, so that the places of those still to be moved stay valid.
+        while let Some(place) = oldest.iter_mut().max_by_key(|place| place.map(|(_, at)| at))
+            && let Some((_, at)) = place.take()
+        {
+            if out.len() < out.capacity()
+                && let Some(map) = self.take(at)
+            {
+                out.push(map);
+                moved += 1;
+            }
+        }
+        moved
+    }
+
+    fn take(&mut self, at: u32) -> Option<M> {
+        self.forget(at);
+        let last = (self.pages.len() as u32).wrapping_sub(1);
+        if last != at
+            && let Some(gref) = self.pages.get(last as usize).map(|page| page.gref)
+            && let Some(entry) = self.entry_of(gref, last)
+        {
+            *entry = at;
+        }
+        self.pages.take(at as usize).map(|page| page.map)
     }
 
     /// Removes a page from the index. Entries after it move up, so that searches stay short.
     fn forget(&mut self, at: u32) {
         let mask = self.index.len() - 1;
-        let Some(mut hole) = self.places(self.pages[at as usize].gref).find(|&i| self.index[i] == at) else {
-            return;
-        };
+        let gref = self.pages.get(at as usize).map(|page| page.gref);
+        let place = |gref| self.places(gref).find(|&i| self.index.get(i) == Some(&at));
+        let Some(mut hole) = gref.and_then(place) else { return };
         let mut next = (hole + 1) & mask;
-        while self.index[next] != NONE && next != hole {
-            let start = self.places(self.pages[self.index[next] as usize].gref).next().unwrap_or(next);
+        while let Some(&entry) = self.index.get(next)
+            && entry != NONE
+            && next != hole
+        {
+            let page = self.pages.get(entry as usize);
+            let start = page.and_then(|page| self.places(page.gref).next()).unwrap_or(next);
             // An entry may move to the hole if its search passes there before its current place.
             if (next.wrapping_sub(start) & mask) >= (next.wrapping_sub(hole) & mask) {
-                self.index[hole] = self.index[next];
+                if let Some(place) = self.index.get_mut(hole) {
+                    *place = entry;
+                }
                 hole = next;
             }
             next = (next + 1) & mask;
         }
-        self.index[hole] = NONE;
+        if let Some(place) = self.index.get_mut(hole) {
+            *place = NONE;
+        }
     }
 }
 
@@ -473,6 +540,12 @@ mod tests {
                 }
             }
             store.batch = batch;
+            // Some at a time, and as many as there is room for.
+            let mut some = Vec::with_capacity(PURGED_AT_ONCE.min(1 + n / 2));
+            let expected = purged(&store, n.min(some.capacity()));
+            prop_assert_eq!(store.purge_some(n, &mut some), expected.len());
+            prop_assert!(some.iter().all(|r| !store.has(GrantRef(*r))));
+            prop_assert_eq!(some, expected);
             let (expected, before) = (purged(&store, n), store.len());
             let mut out = Vec::new();
             store.purge(n, &mut out);

@@ -12,7 +12,7 @@
 mod mapped_pages;
 pub mod regions;
 
-pub use mapped_pages::{MappedPages, MappedStats};
+pub use mapped_pages::{MappedPages, MappedStats, PURGED_AT_ONCE};
 
 /// The key of vifs and disks, the same in both directories: the front never reuses a reference for
 /// another page, or the back keeps such pages mapped.

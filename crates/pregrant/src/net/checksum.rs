@@ -15,14 +15,15 @@ pub fn sum(bytes: &[u8]) -> u32 {
     // The sum is independent of the byte order until its end (RFC 1071, 2B): little-endian words,
     // swapped once.
     let mut wide = 0u64;
-    let mut words = bytes.chunks_exact(4);
+    let (words, rest) = bytes.as_chunks();
     // At most 2^32 words of 2^32: no overflow for any slice below 16 GiB.
-    for w in &mut words {
-        wide += u64::from(u32::from_le_bytes([w[0], w[1], w[2], w[3]]));
+    for word in words {
+        wide += u64::from(u32::from_le_bytes(*word));
     }
     let mut last = [0; 4];
-    let rest = words.remainder();
-    last[..rest.len()].copy_from_slice(rest);
+    for (to, byte) in last.iter_mut().zip(rest) {
+        *to = *byte;
+    }
     wide += u64::from(u32::from_le_bytes(last));
     wide = (wide & 0xFFFF_FFFF) + (wide >> 32);
     wide = (wide & 0xFFFF_FFFF) + (wide >> 32);
@@ -64,12 +65,19 @@ pub fn pseudo(frame: &[u8], headers: &IpHeaders, l4_len: usize) -> Result<u32, H
 }
 
 /// Stores the complete checksum for a sum.
-fn store_finished(frame: &mut [u8], at: usize, protocol: u8, total: u32) {
+fn store_finished(frame: &mut [u8], at: usize, protocol: u8, total: u32) -> Result<(), HeaderFault> {
     let value = match !fold(total) {
         0 if protocol == PROTOCOL_UDP => 0xFFFF,
         v => v,
     };
-    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    store(frame, at, value)
+}
+
+/// Stores a checksum.
+fn store(frame: &mut [u8], at: usize, value: u16) -> Result<(), HeaderFault> {
+    let field = frame.get_mut(at..).and_then(<[u8]>::first_chunk_mut).ok_or(HeaderFault::Truncated)?;
+    *field = value.to_be_bytes();
+    Ok(())
 }
 
 /// Completes the checksum of a frame whose field has the pseudo-header's sum. On an error the frame
@@ -78,9 +86,8 @@ pub fn finish_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     let headers = IpHeaders::parse(frame)?;
     let at = headers.checksum_at()?;
     // The field itself has the pseudo-header's sum, so the sum over the L4 part includes it.
-    let total = sum(&frame[headers.l4_at..headers.end]);
-    store_finished(frame, at, headers.protocol, total);
-    Ok(())
+    let total = sum(frame.get(headers.l4_at..headers.end).ok_or(HeaderFault::Truncated)?);
+    store_finished(frame, at, headers.protocol, total)
 }
 
 /// Completes a checksum of any protocol at a given place: over all bytes from `start` on, stored at
@@ -93,8 +100,7 @@ pub fn finish_at(frame: &mut [u8], start: usize, offset: usize) -> Result<(), He
     }
     // For UDP a 0 would mean that there is none; for other protocols 0 and 0xFFFF are equivalent.
     let total = sum(covered);
-    store_finished(frame, start + offset, PROTOCOL_UDP, total);
-    Ok(())
+    store_finished(frame, start + offset, PROTOCOL_UDP, total)
 }
 
 /// Replaces the checksum of a TCP or UDP frame by the pseudo-header's sum, as `csum_blank` means.
@@ -103,8 +109,7 @@ pub fn make_blank(frame: &mut [u8]) -> Result<(), HeaderFault> {
     let headers = IpHeaders::parse(frame)?;
     let at = headers.checksum_at()?;
     let value = fold(pseudo(frame, &headers, headers.l4_len())?);
-    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
-    Ok(())
+    store(frame, at, value)
 }
 
 /// Computes a TCP or UDP frame's checksum, whatever its field had.

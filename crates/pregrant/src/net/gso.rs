@@ -136,7 +136,7 @@ impl<'a> Segments<'a> {
 #[cold]
 pub fn blank_checksum(arena: &mut Arena, i: usize) -> Result<(), HeaderFault> {
     let FrameDesc { at, len, offload } = arena.desc(i);
-    checksum::make_blank(&mut arena.bytes_mut()[at as usize..at as usize + len as usize])?;
+    checksum::make_blank(arena.part_mut(at as usize, len as usize).ok_or(HeaderFault::Truncated)?)?;
     arena.set_offload(i, Offload { csum_blank: true, csum_ok: true, ..offload });
     Ok(())
 }

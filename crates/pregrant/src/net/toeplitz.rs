@@ -23,13 +23,26 @@ pub struct Toeplitz {
     table: Box<[[u32; 16]; INPUT_MAX * 2]>,
 }
 
+impl Default for Toeplitz {
+    /// The empty key, by which every hash is 0.
+    fn default() -> Self {
+        Self { table: array::filled([0; 16]) }
+    }
+}
+
 impl Toeplitz {
     /// Precomputes a key; a shorter one is padded with zeroes.
     pub fn new(key: &[u8; KEY_MAX]) -> Self {
-        let mut table = array::filled::<_, { INPUT_MAX * 2 }>([0u32; 16]);
+        let mut made = Self::default();
+        made.set(key);
+        made
+    }
+
+    /// Precomputes another key, in the memory of the one before.
+    pub fn set(&mut self, key: &[u8; KEY_MAX]) {
         // The 32 bits of the key from the current bit on, and the byte that is shifted in.
         let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
-        for (place, values) in table.iter_mut().enumerate() {
+        for (place, values) in self.table.iter_mut().enumerate() {
             let coming = key[4 + place / 2] << (4 * (place % 2));
             let mut windows = [0; 4];
             for (bit, w) in windows.iter_mut().enumerate() {
@@ -41,13 +54,25 @@ impl Toeplitz {
                 values[value] = values[value & (value - 1)] ^ windows[3 - value.trailing_zeros() as usize];
             }
         }
-        Self { table }
+    }
+
+    /// Becomes equal to `from`, in the memory that it has.
+    pub fn copy_from(&mut self, from: &Self) {
+        self.table.copy_from_slice(&from.table[..]);
     }
 
     /// The hash of `input`; bytes beyond [`INPUT_MAX`] are ignored.
     pub fn hash(&self, input: &[u8]) -> u32 {
-        let pairs = self.table.chunks_exact(2).zip(input);
-        pairs.fold(0, |h, (t, &byte)| h ^ t[0][usize::from(byte >> 4)] ^ t[1][usize::from(byte & 15)])
+        self.hash_of(input.iter().copied())
+    }
+
+    /// Like [`hash`](Self::hash), for an input in several parts.
+    pub fn hash_of(&self, input: impl Iterator<Item = u8>) -> u32 {
+        let (pairs, _) = self.table.as_chunks();
+        pairs
+            .iter()
+            .zip(input)
+            .fold(0, |h, ([high, low], byte)| h ^ high[usize::from(byte >> 4)] ^ low[usize::from(byte & 15)])
     }
 }
 

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::error::PlatformError;
 use crate::shm::SharedBytes;
+use crate::sync::Lock;
 use crate::units::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use crate::wire::grant::{
     GTF_PERMIT_ACCESS, GTF_READING, GTF_READONLY, GTF_WRITING, GrantEntryV1, GrantStatus,
@@ -28,7 +29,6 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use core::time::Duration;
-use spin::Mutex;
 
 /// The services of Xen that a kernel offers to the platform. On several processors, each call may
 /// come from any of them.
@@ -79,7 +79,7 @@ pub struct BareMetal<H> {
 struct Shared<H> {
     xen: H,
     /// Free entries of the grant table.
-    free: Mutex<Vec<GrantRef>>,
+    free: Lock<Vec<GrantRef>>,
 }
 
 impl<H: Hypercalls> BareMetal<H> {
@@ -88,7 +88,7 @@ impl<H: Hypercalls> BareMetal<H> {
     pub fn new(domid: DomId, xen: H) -> Self {
         let (_, entries) = xen.grant_table();
         let free = (GrantRef::FIRST_FREE.0..entries as u32).rev().map(GrantRef).collect();
-        Self { domid, shared: Arc::new(Shared { xen, free: Mutex::new(free) }) }
+        Self { domid, shared: Arc::new(Shared { xen, free: Lock::new(free) }) }
     }
 
     /// The hypercalls that this platform is built on.

@@ -84,6 +84,8 @@ struct State {
     /// Limits of the number of grants, by domain.
     grants_most: HashMap<DomId, usize>,
     counts: LocalCounts,
+    /// Grant operations by the handle that requested them.
+    ops: HashMap<(DomId, u32), GrantOps>,
     /// Lists of earlier maps for reuse, so that mapping needs no allocation in the long run.
     spare: Vec<Vec<GrantRef>>,
     /// The time, if the clock was stopped.
@@ -200,6 +202,7 @@ impl LocalXen {
     /// clone: both get the domain's events, except those of [another](Platform::another) handle's
     /// channels.
     pub fn domain(&self, domid: u16) -> LocalDomain {
+        self.lock().ops.entry((DomId(domid), 0)).or_default();
         LocalDomain { xen: self.clone(), domid: DomId(domid), handle: 0 }
     }
 
@@ -269,6 +272,8 @@ impl Platform for LocalDomain {
     fn another(&self) -> Result<Self, PlatformError> {
         let mut s = self.xen.lock();
         s.handles += 1;
+        let key = (self.domid, s.handles);
+        s.ops.entry(key).or_default();
         Ok(Self { handle: s.handles, ..self.clone() })
     }
 }
@@ -299,6 +304,11 @@ unsafe impl SharedBytes for LocalRegion {
 }
 
 impl LocalDomain {
+    /// Counts of this handle's operations.
+    fn ops<'a>(&self, s: &'a mut State) -> &'a mut GrantOps {
+        s.ops.entry((self.domid, self.handle)).or_default()
+    }
+
     fn region(&self, count: usize) -> Result<LocalRegion, PlatformError> {
         let mut s = self.xen.lock();
         let Some(Numbered { pages, used, fresh }) = s.numbered.get_mut(&self.domid) else {
@@ -459,6 +469,7 @@ impl Drop for LocalMap {
             }
         }
         s.counts.unmaps += 1 + self.rest.len() as u64;
+        self.by.ops(&mut s).unmaps += 1 + self.rest.len() as u64;
         let mut rest = core::mem::take(&mut self.rest);
         if rest.capacity() > 0 {
             rest.clear();
@@ -492,6 +503,7 @@ unsafe impl PeerMem for LocalDomain {
             }
         }
         s.counts.maps += refs.len() as u64;
+        self.ops(&mut s).maps += refs.len() as u64;
         s.counts.most_mapped = s.counts.most_mapped.max((s.counts.maps - s.counts.unmaps) as usize);
         let mut list = if rest.is_empty() { Vec::new() } else { s.spare.pop().unwrap_or_default() };
         list.extend_from_slice(rest);
@@ -506,17 +518,17 @@ unsafe impl PeerMem for LocalDomain {
         Ok(LocalMap { by: self.clone(), of, first: None, rest: Vec::new(), pages, write: true })
     }
     fn unmap(&self, done: &mut Vec<LocalMap>) {
+        done.iter_mut().for_each(|map| map.by.handle = self.handle);
         done.clear();
     }
-    /// Counts of the whole machine, which are a queue's own only while one back runs at a time.
     fn grant_ops(&self) -> GrantOps {
-        let LocalCounts { copies, maps, unmaps, .. } = self.xen.lock().counts;
-        GrantOps { copies, maps, unmaps }
+        *self.ops(&mut self.xen.lock())
     }
     fn copy(&self, of: DomId, mut local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
         let mut s = self.xen.lock();
         for op in ops {
             s.counts.copies += 1;
+            self.ops(&mut s).copies += 1;
             let (at, len, offset) = (op.at as usize, op.len as usize, op.offset as usize);
             let room = match &local {
                 LocalBytes::FromPeer(b) => b.len(),

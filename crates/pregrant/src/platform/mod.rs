@@ -252,8 +252,10 @@ pub unsafe trait PeerMem {
         BurstBuffer::lines(bytes)
     }
     /// Counts of the operations requested through this handle. A map that is dropped is counted by
-    /// the handle that made it, one that `unmap` drains by the handle that unmaps. A caller reads
-    /// it twice per batch, so it must be as cheap as three loads.
+    /// the handle that made it, one that `unmap` drains by the handle that unmaps. A queue reads it
+    /// twice per batch, and counts the difference as its own: so it must be as cheap as three
+    /// loads, and what moves frames at the same time, another queue or the other direction of this
+    /// one, needs [a handle of its own](Platform::another).
     fn grant_ops(&self) -> GrantOps;
 }
 

@@ -143,11 +143,24 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
         self.req_cons
     }
 
+    /// The front's index as it is now, unchecked: only to find that it changed.
+    #[inline]
+    pub fn shown(&self) -> u32 {
+        self.mem.load(Word::ReqProd)
+    }
+
     /// Marks `n` requests as taken.
     #[inline(always)]
     pub fn consume(&mut self, n: u32) {
         debug_assert!(n <= self.req_prod.wrapping_sub(self.req_cons));
         self.req_cons = self.req_cons.wrapping_add(n);
+    }
+
+    /// Gives the last `n` requests that were taken back to the ring: they are read again.
+    #[cold]
+    pub fn give_back(&mut self, n: u32) {
+        debug_assert!(n <= self.unanswered());
+        self.req_cons = self.req_cons.wrapping_sub(n.min(self.unanswered()));
     }
 
     /// Number of requests that were taken and not answered.

@@ -10,6 +10,8 @@ use pregrant::net::back::{Control, ControlPage, Polled, SharedControl};
 use pregrant::net::batch::tx::MulticastAsk;
 use pregrant::net::headers::MacAddr;
 use pregrant::net::path::GrefRequests;
+use pregrant::net::path::gref_mapping::exchange::GrefExchange;
+use pregrant::net::path::gref_mapping::table::GrefTable;
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalRegion, LocalXen, Pages};
 use pregrant::platform::{Access, Events, GrantPool, MapError, PeerMem};
 use pregrant::ring::{NetCtrl, RingMem, RingPages, Word};
@@ -527,15 +529,18 @@ fn statuses_are_those_of_the_wire() {
     assert_eq!(statuses.map(CtrlStatus::raw), [SUCCESS, NOT_SUPPORTED, INVALID, OVERFLOW]);
 }
 
-/// A worker may wait for the state's lock: it is free while the guest's pages are mapped.
+/// The state's lock is free while the guest's pages are mapped and copied, which may take long.
 #[test]
 fn no_page_is_mapped_under_the_lock_of_the_state() {
     struct Unlocked(Arc<SharedControl>, Cell<u32>);
     impl Rules for Unlocked {
         fn may_map(&self, _: &[GrantRef]) -> Result<(), MapError> {
-            drop(self.0.lock()); // a lock that is held hangs here
-            self.1.set(self.1.get() + 1);
+            self.touches();
             Ok(())
+        }
+        fn touches(&self) {
+            assert!(self.0.try_lock(false).is_some(), "the state is locked");
+            self.1.set(self.1.get() + 1);
         }
     }
     let xen = LocalXen::new();
@@ -560,9 +565,30 @@ fn no_page_is_mapped_under_the_lock_of_the_state() {
     let mut back =
         CtrlRing::attach(RingPages::new(map), chan, None, 0).expect("indices that belong together");
     let before = host.rules.1.get();
-    let mut grefs = GrefRequests::new(vec![Arc::default()], 8, 8);
+    let (exchange, mut table) = (Arc::<GrefExchange<_>>::default(), GrefTable::new(8));
+    let mut grefs = GrefRequests::new(vec![Arc::clone(&exchange)], 8, 8);
     assert_eq!(back.poll(&host, GUEST, 1, &shared, Some(&mut grefs)), Ok(Polled::More));
     assert_eq!((ring.load(Word::RspProd), grefs.pages()), (1, 2));
+    assert!(!exchange.apply(&mut table));
     assert!(host.rules.1.get() > before + 1, "pages were mapped");
+    // A key, a table of queues, and a list whose pages are unmapped.
+    let requests = [
+        (CtrlType::SetHashMappingSize, [4, 0, 0]),
+        (CtrlType::SetHashKey, [list_ref.0, 40, 0]),
+        (CtrlType::SetHashMapping, [list_ref.0, 1, 0]),
+        (CtrlType::DelGrefMapping, [0, list_ref.0, 2]),
+    ];
+    for (index, (msg_type, data)) in (1..).zip(requests) {
+        let request = CtrlRequest { id: 1, msg_type: msg_type.raw(), data };
+        ring.write::<4>(index, request.to_words());
+        ring.store(Word::ReqProd, index + 1);
+        let before = host.rules.1.get();
+        assert_eq!(back.poll(&host, GUEST, 1, &shared, Some(&mut grefs)), Ok(Polled::More));
+        let touched = host.rules.1.get() - before;
+        assert_eq!(touched > 0, msg_type != CtrlType::SetHashMappingSize, "{msg_type:?}");
+    }
+    assert!(exchange.apply(&mut table), "the pages go back");
+    assert_eq!(back.poll(&host, GUEST, 1, &shared, Some(&mut grefs)), Ok(Polled::More));
+    assert_eq!((ring.load(Word::RspProd), grefs.pages()), (5, 0));
     drop((back, grefs, channel));
 }

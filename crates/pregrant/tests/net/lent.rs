@@ -6,11 +6,11 @@
 //! ```
 #![allow(unsafe_code)] // reads kept payload as a kernel would
 
-use pregrant::net::back::{Polled, TxQueue};
+use pregrant::net::back::{Polled, SharedControl, TxQueue};
 use pregrant::net::path::held::HEAD_BYTES;
 use pregrant::net::path::{AnyPath, Chain, MapPath, PersistentPath, TX_ORDER};
 use pregrant::platform::local::LocalDomain;
-use pregrant::platform::{Access, GrantOps};
+use pregrant::platform::{Access, GrantOps, Platform};
 use pregrant::port::{
     Arena, Burst, Completions, FramePort, Offload, Offloads, Payload, Token, ZeroCopyBurst,
 };
@@ -654,4 +654,56 @@ fn a_token_is_one_frame_s_alone() {
     assert_eq!(domains.xen.counts().mapped, mapped, "the frame of `b` is kept still");
     a.close();
     b.close();
+}
+
+/// While a port has a burst of one queue, another queue moves frames by a handle of its own: each
+/// counts its own operations.
+#[test]
+#[cfg_attr(miri, ignore = "no other accesses than those of the others")]
+fn a_queue_counts_the_operations_of_its_own_handle() {
+    /// Polls the other queue.
+    struct Nested<'a>(&'a mut dyn FnMut());
+    // SAFETY: it stays on this thread.
+    unsafe impl Send for Nested<'_> {}
+    impl FramePort for Nested<'_> {
+        fn caps(&self) -> Offloads {
+            Offloads::default()
+        }
+        fn payload(&self) -> Payload {
+            Payload::ZeroCopy
+        }
+        fn tx_burst(&mut self, frames: &Burst<'_>) -> usize {
+            frames.frames.len()
+        }
+        fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
+            frames.map_payload();
+            (self.0)();
+            frames.len()
+        }
+        fn rx_burst(&mut self, _: &mut Arena) -> usize {
+            0
+        }
+    }
+    let domains = TwoDomains::new();
+    let other = domains.host.another().expect("a second handle");
+    let (mut g, mut copied) = (domains.tx_model(Way::Map, 0, 5), domains.tx_model(Way::Copy, 0, 5));
+    play(&mut g, FRAMES[0], 0, None);
+    play(&mut copied, FRAMES[0], 0, None);
+    let (control, mut arena, mut inner) = (SharedControl::default(), Arena::new(), Arena::new());
+    let mut nested = || {
+        let mut port = LentPort::new(Act::Skip);
+        let (back, chan) = (&mut copied.back, &copied.chans.1);
+        assert_eq!(back.poll(&other, GUEST, chan, &mut port, &mut inner, &control), Ok(Polled::More));
+    };
+    let mut port = Nested(&mut nested);
+    let chan = &g.chans.1;
+    while g.back.poll(&domains.host, GUEST, chan, &mut port, &mut arena, &control) == Ok(Polled::More) {}
+    let (of_map, of_copy) = (g.back.stats().grant_ops, copied.back.stats().grant_ops);
+    assert_eq!((of_copy.copies > 0, of_copy.maps, of_copy.unmaps), (true, 0, 0));
+    assert_eq!((of_map.copies, of_map.maps > 0, of_map.maps == of_map.unmaps), (1, true, true));
+    for mut game in [g, copied] {
+        assert_eq!(game.model.answers().expect("answers by the rules").len(), 1);
+        game.close();
+    }
+    domains.assert_empty();
 }

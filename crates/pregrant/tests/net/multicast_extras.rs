@@ -4,6 +4,7 @@
 #![cfg(not(miri))] // Miri has data_path_race
 
 use pregrant::PeerFault;
+use pregrant::net::back::Polled;
 use pregrant::net::back::multicast::MulticastList;
 use pregrant::net::batch::tx::MulticastAsk;
 use pregrant::net::features::RxAccepts;
@@ -77,6 +78,25 @@ fn requests_are_answered_among_frames_and_are_none() {
         assert_eq!(named(g), [MacAddr(mac(2))]);
         let stats = g.back.stats();
         assert_eq!((g.port.took.len(), stats.frames, stats.errors), (2, 2, 0), "no frame but the frames");
+    });
+}
+
+/// Someone else has the state's lock: the batch goes back to its ring, frames too, and is taken
+/// again.
+#[test]
+fn a_batch_does_not_wait_for_the_lock_of_the_state() {
+    on_all_ways(|g| {
+        g.model.play(&frame(g, 0));
+        g.model.play(&extra_request(1, 0, &[Extra::McastAdd(mac(1))]));
+        let taken = g.back.requests();
+        for _ in 0..3 {
+            assert_eq!(g.poll_locked(), Ok(Polled::More));
+            assert_eq!((g.back.requests(), g.port.took.len()), (taken, 0));
+            assert_eq!(g.model.answers().expect("answers by the rules"), [[0i16; 0]; 0]);
+        }
+        assert_eq!(g.back.final_check(), Ok(true), "there is work");
+        assert_eq!(play(g, &[frame(g, 3)]), [vec![OKAY], vec![OKAY, NULL], vec![OKAY]]);
+        assert_eq!((named(g), g.port.took.len()), (vec![MacAddr(mac(1))], 2));
     });
 }
 

@@ -1,6 +1,6 @@
-//! Reports of a front's halves about events before they sleep: an event that brought no work is
-//! reported, since a platform may throttle such a back. Also: when the poller learns that the
-//! sender waits.
+//! Reports of a front's halves, and of a back's queue, about events before they sleep: an event
+//! that brought no work is reported, since a platform may throttle such a peer. Also: when the
+//! poller learns that the sender waits.
 #![cfg(not(miri))]
 
 use crate::pair::ordinary;
@@ -9,7 +9,7 @@ use pregrant_testkit::ruled_domain::{RuledDomain, Rules};
 use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, byte};
 
 use pregrant::GrantRef;
-use pregrant::net::back::{BackVif, Polled, VifConfig};
+use pregrant::net::back::{BackQueue, BackVif, Polled, VifConfig};
 use pregrant::net::front::{FrontConfig, FrontVif, Lent, RxHalf, TxHalf};
 use pregrant::net::path::PathConfig;
 use pregrant::platform::local::{LocalDomain, LocalXen};
@@ -18,7 +18,7 @@ use pregrant::port::{Arena, Offload, Piece, Sink};
 use pregrant::shm::SharedBytes;
 use std::cell::Cell;
 
-/// Number of times a guest unmasks its channels.
+/// Number of times an end unmasks its channels.
 #[derive(Default)]
 struct Counts {
     unmasked: Cell<u32>,
@@ -184,4 +184,53 @@ fn a_sender_waits_for_answers_that_can_come() {
     assert!(ring.store_u32(8, 1 << 20));
     assert!(check(&mut halves).is_err());
     assert!(!halves.rx.sender_waits(), "a fault ends the queue");
+}
+
+/// A back that counts, with a front of its own for each of these tests.
+#[test]
+fn an_event_is_spurious_where_it_brought_no_request() {
+    for split_channels in [true, false] {
+        let xen = LocalXen::new();
+        let g = xen.domain(GUEST.0);
+        let h = Counted { domain: xen.domain(HOST.0), rules: Counts::default() };
+        let (mut fb, mut bb) = device();
+        let mut back = BackVif::new(GUEST, 0, VifConfig::default());
+        let mut front = FrontVif::new(HOST, FrontConfig { split_channels, ..ordinary() }, false);
+        for _ in 0..8 {
+            back.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
+            front.step(&g, &mut fb).expect("an honest back");
+        }
+        let mut queue = back.hand_out_queues().pop().expect("a queue");
+        let channels = queue.channels().count() as u32;
+        assert_eq!(channels, if split_channels { 2 } else { 1 });
+        let (mut port, mut scratch) = (TestPort::default(), Arena::new());
+        h.rules.take();
+        let arm = |queue: &mut BackQueue<Counted>, work| {
+            assert_eq!(queue.arm(&h), Ok(work));
+            h.rules.take()
+        };
+        // The guest's slots are there: the link goes up. The first event is the platform's own.
+        assert_eq!(queue.turn(&h, &mut port), Ok(true));
+        assert_eq!(arm(&mut queue, false), (channels, 0));
+        assert_eq!(arm(&mut queue, false), (channels, channels), "nothing came");
+        // A frame of the guest: on its channel, and on no other.
+        let others = channels - 1;
+        for _ in 0..3 {
+            let frame = [0; 60];
+            assert_eq!(front.queue_mut(0).expect("a queue").send(&g, &&frame[..]), Ok(1));
+            assert_eq!(arm(&mut queue, true), (channels, others), "a request is there");
+            while queue.poll_tx(&h, &mut port, &mut scratch) == Ok(Polled::More) {}
+            assert_eq!(arm(&mut queue, false), (channels, others), "it was taken");
+            assert_eq!(arm(&mut queue, false), (channels, channels), "nothing came since");
+            assert_eq!(front.queue_mut(0).expect("a queue").reclaim(&g, 1), Ok(1));
+        }
+        // A frame for the guest, and the slot that it posts again.
+        port.gives.push_back((vec![0; 60], Offload::default()));
+        while queue.poll_rx(&h, &mut port) == Ok(Polled::More) {}
+        assert_eq!(arm(&mut queue, false), (channels, others), "a slot was used");
+        assert_eq!(front.queue_mut(0).expect("a queue").recv(&g, &mut scratch, 1), Ok(1));
+        assert_eq!(arm(&mut queue, false), (channels, others), "a slot came");
+        assert_eq!(arm(&mut queue, false), (channels, channels), "nothing came since");
+        back.take_back(vec![queue]);
+    }
 }

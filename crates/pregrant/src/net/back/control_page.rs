@@ -80,6 +80,13 @@ pub struct KeptGrefs {
     pub taken: Vec<CtrlRequest>,
 }
 
+impl KeptGrefs {
+    /// Replaces the list of requests. The one before is in `taken` then, to be freed.
+    pub fn take(&mut self, taken: &mut Vec<CtrlRequest>) {
+        core::mem::swap(&mut self.taken, taken);
+    }
+}
+
 impl Default for KeptGrefs {
     fn default() -> Self {
         Self { versions: array::filled(0), taken: Vec::new() }
@@ -209,8 +216,8 @@ fn encode(
         *to = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
     words[SIZE] = hash.mapping().len() as u32;
-    for (i, &queue) in hash.mapping().iter().enumerate() {
-        words[TABLE + i / 2] |= u32::from(queue) << (16 * (i % 2));
+    for (to, queues) in words[TABLE..].iter_mut().zip(hash.mapping().chunks(2)) {
+        *to = queues.iter().rev().fold(0, |word, queue| word << 16 | u32::from(*queue));
     }
     words[NR_MACS] = multicast.addresses().len() as u32;
     for (to, MacAddr([a, b, c, d, e, f])) in words[MACS..].chunks_exact_mut(2).zip(multicast.addresses()) {
@@ -218,7 +225,7 @@ fn encode(
         to[1] = u32::from_le_bytes([*e, *f, 0, 0]);
     }
     words[VERSIONS..NR_TAKEN].copy_from_slice(&grefs.versions[..]);
-    let taken = &grefs.taken[..grefs.taken.len().min(UNANSWERED_MAX)];
+    let taken = grefs.taken.iter().take(UNANSWERED_MAX);
     words[NR_TAKEN] = taken.len() as u32;
     for (to, request) in words[TAKEN..].chunks_exact_mut(4).zip(taken) {
         to.copy_from_slice(&request.to_words());

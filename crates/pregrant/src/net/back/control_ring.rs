@@ -1,22 +1,21 @@
-//! The control ring of a vif (docs/protocol 2.11): requests to [`Control`], each answered once.
+//! The control ring of a vif (docs/protocol 2.11): requests to [`SharedControl`], each answered
+//! once.
 //!
 //! ```text
-//!   request --read--> Control::answer -----------------> control page: state and answer --> ring: answer --> rsp_prod
+//!   request --read--> SharedControl::answer -----------> control page: state and answer --> ring: answer --> rsp_prod
 //!              '----> GrefRequests::take ... due --------^
 //! ```
 //! It is served in the owner's control turn, a few requests at a time ([`REQUESTS_PER_TURN`]),
 //! never between frames of a batch. Requests are executed one at a time in their order, except for
 //! those that need several turns ([`GrefRequests`]), which do not block the others. If a back dies,
 //! its successor finds in the control page which requests were answered, with which answer, and
-//! which were taken and not answered ([`BackRing::attach_after`]). The state's lock, for which a
-//! queue's worker may wait, is held per answer and not for a whole turn: pages are mapped and
-//! unmapped without it.
+//! which were taken and not answered ([`BackRing::attach_after`]). The state's lock is held while
+//! an answer is recorded: pages are read, mapped and unmapped without it.
 //!
 //! What a guest may do: send any requests without end. Each uses a slot and gets an answer; nothing
 //! is logged, and frames move in between. Impossible indices close the vif.
 
 use super::Polled;
-use super::control_state::Control;
 use super::shared_control::SharedControl;
 use super::tx::PeerRing;
 use crate::error::PeerFault;
@@ -117,12 +116,12 @@ impl<P: Platform> CtrlRing<P> {
                         self.rsp_prod().wrapping_add(1),
                     ),
                     None => {
-                        control.lock().grefs.taken = grefs.unanswered().copied().collect();
+                        control.lock().grefs.take(&mut grefs.unanswered().copied().collect());
                         self.answer_due(p, of, control, grefs);
                         continue;
                     }
                 },
-                _ => control.lock().answer(p, of, queues, &request, self.rsp_prod().wrapping_add(1)),
+                _ => control.answer(p, of, queues, &request, self.rsp_prod().wrapping_add(1)),
             };
             self.publish(p, answer);
         }
@@ -132,11 +131,12 @@ impl<P: Platform> CtrlRing<P> {
     /// Answers requests that were taken earlier and are done.
     fn answer_due(&mut self, p: &P, of: DomId, control: &SharedControl, grefs: &mut GrefRequests<P>) {
         while let Some(due) = grefs.due(p, of) {
+            let mut taken = grefs.unanswered().copied().collect();
             let mut control = control.lock();
             if let Some((queue, version)) = due.changed {
                 control.grefs.versions[queue] = version;
             }
-            control.grefs.taken = grefs.unanswered().copied().collect();
+            control.grefs.take(&mut taken);
             let response = CtrlResponse::to(&due.request, due.status, due.data);
             let answer = control.answer_with(response, self.rsp_prod().wrapping_add(1));
             drop(control);
@@ -145,9 +145,9 @@ impl<P: Platform> CtrlRing<P> {
     }
 
     /// Answers requests that a predecessor took, if this back has no tables of mapped pages.
-    pub fn refuse(&mut self, p: &P, of: DomId, control: &mut Control, taken: &[CtrlRequest]) {
+    pub fn refuse(&mut self, p: &P, of: DomId, control: &SharedControl, taken: &[CtrlRequest]) {
         for (k, request) in taken.iter().enumerate().take(self.ring.unanswered() as usize) {
-            control.grefs.taken = taken[k + 1..].to_vec();
+            control.lock().grefs.take(&mut taken[k + 1..].to_vec());
             let answer = control.answer(p, of, 0, request, self.rsp_prod().wrapping_add(1));
             self.publish(p, answer);
         }

@@ -18,16 +18,19 @@
 use super::control_page::{ControlPage, KeptGrefs};
 use super::credit::Credit;
 use super::guest_settings::GuestSettings;
-use super::hash::{HashSettings, MAPPING_MAX};
+use super::hash::{HashSettings, HashSteering, MAPPING_MAX};
 use super::multicast::MulticastList;
 use crate::net::batch::tx::MulticastAsk;
 use crate::net::toeplitz::KEY_MAX;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
+use crate::port::Steering;
 use crate::record_version::UnknownRecord;
 use crate::ring::crash::{self, Point};
 use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus, CtrlType};
+use alloc::sync::Arc;
+use core::mem;
 
 /// The settings of a guest, where they are kept, and its credit.
 #[derive(Default)]
@@ -44,6 +47,11 @@ pub struct Control {
     offers_multicast: bool,
     /// Counts changes of the hash settings, which each port must follow.
     steered: u32,
+    /// The steering of each port, made by the thread that changed the settings. None: ports choose
+    /// the queue.
+    steering: Option<Arc<dyn Steering>>,
+    /// Number of queues of the vif.
+    queues: usize,
     page: Option<ControlPage>,
     /// The credit by the toolstack's `rate`, if there is one. The credit is not kept for a
     /// successor.
@@ -61,6 +69,26 @@ impl Control {
         self.offers_multicast = offered;
     }
 
+    /// Sets the number of queues of the vif, before the first settings of a connection.
+    pub fn set_queues(&mut self, queues: usize) {
+        self.queues = queues;
+    }
+
+    /// The hash settings have changed: each port must follow. `with` is the memory of its steering,
+    /// which was allocated before.
+    fn steer(&mut self, mut with: Option<Arc<HashSteering>>) -> Option<Arc<dyn Steering>> {
+        self.steered = self.steered.wrapping_add(1);
+        let on = self.hash.is_on() && self.queues > 1;
+        let with = with.take().filter(|_| on).map(|mut steering| {
+            if let Some(HashSteering { settings, queues }) = Arc::get_mut(&mut steering) {
+                settings.copy_from(&self.hash);
+                *queues = self.queues;
+            }
+            steering as Arc<dyn Steering>
+        });
+        mem::replace(&mut self.steering, with)
+    }
+
     /// Starts a connection whose guest has set nothing, or whose settings are lost; `multicast` is
     /// the list for either case. `rsp_prod` is the control ring's. The content of the page is
     /// overwritten.
@@ -74,7 +102,7 @@ impl Control {
         self.hash = HashSettings::default();
         self.grefs = KeptGrefs::default();
         self.last = (rsp_prod, CtrlResponse::default());
-        self.steered = self.steered.wrapping_add(1);
+        self.steer(None);
         self.save();
     }
 
@@ -94,7 +122,7 @@ impl Control {
         let kept = self.page.as_mut().and_then(ControlPage::load)?;
         (self.multicast, self.hash, self.last, self.grefs) =
             (kept.multicast, kept.hash, kept.last, kept.grefs);
-        self.steered = self.steered.wrapping_add(1);
+        self.steer(Some(Arc::default()));
         Some(self.last)
     }
 
@@ -104,9 +132,12 @@ impl Control {
         }
     }
 
-    /// The part of the state that RX needs.
-    pub(super) fn settings(&self) -> GuestSettings {
-        GuestSettings { multicast: self.multicast.clone(), hash: self.hash.clone(), steered: self.steered }
+    /// Copies the part of the state that RX needs.
+    pub(super) fn copy_settings(&self, to: &mut GuestSettings) {
+        to.multicast.copy_from(&self.multicast);
+        to.hash.copy_from(&self.hash);
+        to.steered = self.steered;
+        to.steering.clone_from(&self.steering);
     }
 
     /// Executes the MCAST extras of a batch; calls `refused` for each that fails. The result is
@@ -122,19 +153,15 @@ impl Control {
         self.save();
     }
 
-    /// Executes a control request of domain `of`, whose vif has `queues` queues. Returns the
-    /// answer, which is kept with the state as the one before `rsp_prod`. The caller must publish
-    /// it next.
-    pub fn answer<P: Platform>(
-        &mut self,
-        p: &P,
-        of: DomId,
-        queues: usize,
-        request: &CtrlRequest,
-        rsp_prod: u32,
-    ) -> CtrlResponse {
-        let (status, data) = self.ask(p, of, queues, request);
-        self.answer_with(CtrlResponse::to(request, status, data), rsp_prod)
+    /// Executes a control request. Returns the answer, which is kept with the state as the one
+    /// before `rsp_prod`. The caller must publish it next.
+    pub(super) fn answer(&mut self, asked: &mut Asked, rsp_prod: u32) -> CtrlResponse {
+        let (status, data) = self.ask(asked);
+        if asked.steering.is_some() && status == CtrlStatus::Success {
+            let steering = asked.steering.take();
+            asked.replaced = self.steer(steering);
+        }
+        self.answer_with(CtrlResponse::to(&asked.request, status, data), rsp_prod)
     }
 
     /// Keeps an answer that was computed elsewhere, with the state and [`grefs`](Self::grefs), as
@@ -146,61 +173,99 @@ impl Control {
         response
     }
 
-    fn ask<P: Platform>(
-        &mut self,
+    fn ask(&mut self, asked: &Asked) -> (CtrlStatus, u32) {
+        use CtrlType as T;
+        let [a, _, first] = asked.request.data;
+        let status = match (CtrlType::from_raw(asked.request.msg_type), &asked.page) {
+            (Some(T::GetHashFlags), _) => return self.hash.possible_flags(),
+            (Some(T::GetHashMappingSize), _) => return (CtrlStatus::Success, MAPPING_MAX as u32),
+            (Some(T::SetHashAlgorithm), _) => self.hash.set_algorithm(a),
+            (Some(T::SetHashFlags), _) => self.hash.set_flags(a),
+            (Some(T::SetHashKey), Ok(key)) => self.hash.set_key(key.bytes()),
+            (Some(T::SetHashMappingSize), _) => self.hash.set_mapping_size(a),
+            (Some(T::SetHashMapping), Ok(table)) => {
+                let mut entries = [0; MAPPING_MAX];
+                let words = table.bytes().as_chunks().0;
+                for (entry, word) in entries.iter_mut().zip(words) {
+                    *entry = u32::from_le_bytes(*word);
+                }
+                let entries = entries.get(..words.len()).unwrap_or_default();
+                self.hash.set_mapping(entries, first, asked.queues)
+            }
+            (Some(T::SetHashKey | T::SetHashMapping), Err(status)) => *status,
+            // Types 8 to 10 only get here if no queue has a table.
+            _ => CtrlStatus::NotSupported,
+        };
+        (status, 0)
+    }
+}
+
+/// A control request with all that its execution needs, so that none of it is read or allocated
+/// while the state is locked.
+pub struct Asked {
+    request: CtrlRequest,
+    /// Number of queues of the vif.
+    queues: usize,
+    /// A key's or a table's bytes. An error: the request's status.
+    page: Result<PageBytes, CtrlStatus>,
+    /// Memory for a steering, if the request changes the hash settings.
+    steering: Option<Arc<HashSteering>>,
+    /// The steering before, which is freed after the lock is.
+    replaced: Option<Arc<dyn Steering>>,
+}
+
+/// The first bytes of a page of the guest: a key, or a table.
+struct PageBytes {
+    bytes: [u8; MAPPING_MAX * 4],
+    len: usize,
+}
+
+impl PageBytes {
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl Asked {
+    /// Reads what a request of domain `of` names. `check_mapping` says whether a table of so many
+    /// entries, from that one on, can be written: before the page is read.
+    #[inline(never)]
+    pub(super) fn of_request<P: Platform>(
         p: &P,
         of: DomId,
         queues: usize,
         request: &CtrlRequest,
-    ) -> (CtrlStatus, u32) {
+        check_mapping: impl FnOnce(u32, u32) -> CtrlStatus,
+    ) -> Self {
         use CtrlType as T;
-        let [a, b, c] = request.data;
-        let status = match CtrlType::from_raw(request.msg_type) {
-            Some(T::GetHashFlags) => return self.hash.possible_flags(),
-            Some(T::GetHashMappingSize) => return (CtrlStatus::Success, MAPPING_MAX as u32),
-            Some(T::SetHashAlgorithm) => self.hash.set_algorithm(a),
-            Some(T::SetHashFlags) => self.hash.set_flags(a),
-            Some(T::SetHashKey) => self.set_key(p, of, a, b),
-            Some(T::SetHashMappingSize) => self.hash.set_mapping_size(a),
-            Some(T::SetHashMapping) => self.set_mapping(p, of, queues, [a, b, c]),
-            // Types 8 to 10 only get here if no queue has a table.
-            _ => return (CtrlStatus::NotSupported, 0),
+        let [gref, n, first] = request.data;
+        let kind = CtrlType::from_raw(request.msg_type);
+        let len = match kind {
+            Some(T::SetHashKey) if n as usize > KEY_MAX => Err(CtrlStatus::BufferOverflow),
+            Some(T::SetHashKey) => Ok(n as usize),
+            Some(T::SetHashMapping) => match check_mapping(n, first) {
+                CtrlStatus::Success => Ok(n as usize * 4),
+                status => Err(status),
+            },
+            _ => Ok(0),
         };
-        self.steered = self.steered.wrapping_add(u32::from(status == CtrlStatus::Success));
-        (status, 0)
-    }
-
-    fn set_key<P: Platform>(&mut self, p: &P, of: DomId, gref: u32, bytes: u32) -> CtrlStatus {
-        let mut key = [0; KEY_MAX];
-        let Some(key) = key.get_mut(..bytes as usize) else { return CtrlStatus::BufferOverflow };
-        if !read_page(p, of, gref, key) {
-            return CtrlStatus::InvalidParameter;
-        }
-        self.hash.set_key(key)
-    }
-
-    fn set_mapping<P: Platform>(
-        &mut self,
-        p: &P,
-        of: DomId,
-        queues: usize,
-        [gref, count, first]: [u32; 3],
-    ) -> CtrlStatus {
-        // This is checked before the page is read, so `count` fits the buffer.
-        let checked = self.hash.check_mapping(count, first);
-        if checked != CtrlStatus::Success {
-            return checked;
-        }
-        let mut bytes = [0; MAPPING_MAX * 4];
-        let bytes = &mut bytes[..count as usize * 4];
-        if !read_page(p, of, gref, bytes) {
-            return CtrlStatus::InvalidParameter;
-        }
-        let mut entries = [0; MAPPING_MAX];
-        for (entry, word) in entries.iter_mut().zip(bytes.chunks_exact(4)) {
-            *entry = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-        }
-        self.hash.set_mapping(&entries[..count as usize], first, queues)
+        let page = len.and_then(|len| {
+            let mut page = PageBytes { bytes: [0; MAPPING_MAX * 4], len };
+            let bytes = page.bytes.get_mut(..len).ok_or(CtrlStatus::BufferOverflow)?;
+            if read_page(p, of, gref, bytes) { Ok(page) } else { Err(CtrlStatus::InvalidParameter) }
+        });
+        let sets = matches!(
+            kind,
+            Some(
+                T::SetHashAlgorithm
+                    | T::SetHashFlags
+                    | T::SetHashKey
+                    | T::SetHashMappingSize
+                    | T::SetHashMapping
+            )
+        );
+        let steering = sets.then(Arc::<HashSteering>::default);
+        Self { request: *request, queues, page, steering, replaced: None }
     }
 }
 

@@ -6,10 +6,13 @@
 //! They are a copy, so that no queue locks anything per batch; it is updated when the number of
 //! changes differs.
 //!
+//! Invariant: the copy is made in memory that the queue has from its beginning, since a queue may
+//! be polled where memory cannot be waited for.
+//!
 //! What a guest may do: change its settings at any rate. Each change costs its own queues a copy of
-//! a few hundred bytes.
+//! five kilobytes.
 
-use super::hash::{HashSettings, HashSteering};
+use super::hash::HashSettings;
 use super::multicast::MulticastList;
 use crate::net::batch::FrameHash;
 use crate::net::headers::addresses;
@@ -20,15 +23,22 @@ use alloc::sync::Arc;
 pub type Hashes = [Option<FrameHash>; BURST_FRAMES];
 
 /// An RX queue's copy of the settings.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct GuestSettings {
     pub(super) multicast: MulticastList,
     pub(super) hash: HashSettings,
     /// Counts changes of the settings that ports must know.
     pub(super) steered: u32,
+    /// How ports must distribute frames over the vif's queues. None: as they like.
+    pub(super) steering: Option<Arc<dyn Steering>>,
 }
 
 impl GuestSettings {
+    /// The multicast frames that the guest wants.
+    pub fn multicast(&self) -> &MulticastList {
+        &self.multicast
+    }
+
     /// Whether frames for the guest must be parsed.
     #[inline(always)]
     pub fn touches_rx(&self) -> bool {
@@ -50,11 +60,5 @@ impl GuestSettings {
             }
         }
         dropped
-    }
-
-    /// How ports must distribute frames over `queues` queues. None: ports choose the queue.
-    pub(super) fn steering(&self, queues: usize) -> Option<Arc<dyn Steering>> {
-        let on = self.hash.is_on() && queues > 1;
-        on.then(|| Arc::new(HashSteering { settings: self.hash.clone(), queues }) as Arc<dyn Steering>)
     }
 }

@@ -31,8 +31,8 @@ pub struct HashSettings {
     toeplitz: bool,
     flags: u32,
     key: [u8; KEY_MAX],
-    /// The precomputed key. None: the key is empty, and every hash is 0.
-    ready: Option<Toeplitz>,
+    /// The precomputed key.
+    ready: Toeplitz,
     mapping: Box<[u16; MAPPING_MAX]>,
     /// Number of the table's entries that are used; 0: the queue is the hash modulo the number of
     /// queues.
@@ -41,11 +41,20 @@ pub struct HashSettings {
 
 impl Default for HashSettings {
     fn default() -> Self {
-        Self { toeplitz: false, flags: 0, key: [0; KEY_MAX], ready: None, mapping: array::filled(0), size: 0 }
+        let (ready, mapping) = (Toeplitz::default(), array::filled(0));
+        Self { toeplitz: false, flags: 0, key: [0; KEY_MAX], ready, mapping, size: 0 }
     }
 }
 
 impl HashSettings {
+    /// Becomes equal to `from`, in the memory that it has.
+    pub fn copy_from(&mut self, from: &Self) {
+        let Self { toeplitz, flags, key, ready, mapping, size } = from;
+        (self.toeplitz, self.flags, self.key, self.size) = (*toeplitz, *flags, *key, *size);
+        self.ready.copy_from(ready);
+        self.mapping.copy_from_slice(&mapping[..]);
+    }
+
     /// Whether frames get a hash.
     #[inline(always)]
     pub fn is_on(&self) -> bool {
@@ -69,7 +78,7 @@ impl HashSettings {
 
     /// The entries of the table that are used.
     pub fn mapping(&self) -> &[u16] {
-        &self.mapping[..self.size]
+        self.mapping.get(..self.size).unwrap_or_default()
     }
 
     /// Implements `SET_HASH_ALGORITHM`.
@@ -104,7 +113,7 @@ impl HashSettings {
         }
         self.key = [0; KEY_MAX];
         self.key[..key.len()].copy_from_slice(key);
-        self.ready = (self.key != [0; KEY_MAX]).then(|| Toeplitz::new(&self.key));
+        self.ready.set(&self.key);
         CtrlStatus::Success
     }
 
@@ -165,11 +174,7 @@ impl HashSettings {
         } else {
             return None;
         };
-        let mut input = [0; crate::net::toeplitz::INPUT_MAX];
-        let len = addresses.len() + ports.len();
-        input[..addresses.len()].copy_from_slice(addresses);
-        input[addresses.len()..len].copy_from_slice(ports);
-        let value = self.ready.as_ref().map_or(0, |key| key.hash(&input[..len]));
+        let value = self.ready.hash_of(addresses.iter().chain(ports).copied());
         Some(FrameHash { hash_type: kind.trailing_zeros() as u8, value })
     }
 
@@ -177,14 +182,14 @@ impl HashSettings {
     pub fn queue(&self, hash: u32, queues: usize) -> usize {
         let queue = match self.mapping() {
             [] => hash as usize,
-            table => usize::from(table[hash as usize % table.len()]),
+            table => table.get(hash as usize % table.len()).copied().unwrap_or_default().into(),
         };
         queue % queues.max(1)
     }
 }
 
 /// A copy of the settings for ports, for a number of queues.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct HashSteering {
     /// The settings.
     pub settings: HashSettings,

@@ -6,11 +6,10 @@
 //! ```
 //! They are bounded by the ring, since an unanswered request keeps its slot.
 
+use crate::bounded::{Bounded, BoundedQueue};
 use crate::net::batch::TxBatch;
 use crate::port::Token;
 use crate::wire::netif::TxResponse;
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 /// A frame that waits, with the number of its answers.
 #[derive(Clone, Copy, Debug)]
@@ -26,12 +25,12 @@ struct Waiting {
 /// The waiting answers of one TX ring. It allocates once.
 #[derive(Debug)]
 pub struct LateAnswers {
-    rsps: VecDeque<TxResponse>,
+    rsps: BoundedQueue<TxResponse>,
     /// In the order of their tokens, counted from the first one's: the batches of a queue have
     /// increasing serial numbers, which wrap as tokens do, and frames of a batch have increasing
     /// indices. All tokens are this queue's: a successor's queue has new batches and starts without
     /// frames.
-    frames: VecDeque<Waiting>,
+    frames: BoundedQueue<Waiting>,
     given: u32,
 }
 
@@ -39,7 +38,7 @@ impl LateAnswers {
     /// Creates an empty list for a ring of `size` slots.
     pub fn new(size: u32) -> Self {
         let n = size as usize;
-        Self { rsps: VecDeque::with_capacity(n), frames: VecDeque::with_capacity(n), given: 0 }
+        Self { rsps: BoundedQueue::new(n), frames: BoundedQueue::new(n), given: 0 }
     }
 
     /// True if no frame waits.
@@ -58,20 +57,22 @@ impl LateAnswers {
     pub fn push(&mut self, batch: &TxBatch) {
         for i in 0..batch.nr_frames {
             let rsps = batch.answers_of(i);
-            self.rsps.extend(rsps);
+            let mut has_room = rsps.iter().all(|rsp| self.rsps.push_back(*rsp).is_ok());
             let is_held = batch.held >> i & 1 != 0;
             let given = batch.given() >> i & 1 != 0;
             self.given += u32::from(given);
             let token = batch.token(i);
-            self.frames.push_back(Waiting { nr_rsps: rsps.len() as u16, token, is_held, given });
+            let waiting = Waiting { nr_rsps: rsps.len() as u16, token, is_held, given };
+            has_room &= self.frames.push_back(waiting).is_ok();
+            debug_assert!(has_room, "what is not answered has a slot of the ring");
         }
     }
 
     /// Marks frames that their paths have released.
-    pub fn release(&mut self, done: &mut Vec<Token>) {
+    pub fn release(&mut self, done: &mut Bounded<Token>) {
         let first = self.frames.front().map_or(0, |frame| frame.token.0);
         let place = |token: Token| token.0.wrapping_sub(first);
-        for token in done.drain(..) {
+        for token in done.to_drain().drain(..) {
             if let Ok(at) = self.frames.binary_search_by_key(&place(token), |frame| place(frame.token))
                 && let Some(frame) = self.frames.get_mut(at)
             {
@@ -82,14 +83,17 @@ impl LateAnswers {
 
     /// Takes the answers of the oldest frames that are done, whole frames only, at most `most`
     /// answers. Returns how many of these frames were passed to the port.
-    pub fn take(&mut self, most: usize, out: &mut Vec<TxResponse>) -> u32 {
+    pub fn take(&mut self, most: usize, out: &mut Bounded<TxResponse>) -> u32 {
         out.clear();
         let before = self.given;
         while let Some(f) = self.frames.front() {
-            if f.is_held || out.len() + f.nr_rsps as usize > most {
+            if f.is_held || out.len() + f.nr_rsps as usize > most.min(out.len() + out.room()) {
                 break;
             }
-            out.extend(self.rsps.drain(..f.nr_rsps as usize));
+            for _ in 0..f.nr_rsps {
+                let has_room = self.rsps.pop_front().is_some_and(|rsp| out.push(rsp).is_ok());
+                debug_assert!(has_room, "`most` fits");
+            }
             self.given -= u32::from(f.given);
             self.frames.pop_front();
         }
@@ -102,6 +106,7 @@ mod tests {
     use super::*;
     use crate::net::batch::{Todo, TxFrame};
     use alloc::vec;
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     /// Creates a batch of frames with these numbers of answers. The ids of its requests count from
@@ -125,8 +130,14 @@ mod tests {
         of.iter().map(|(batch, i)| Token(batch << 6 | i)).collect()
     }
 
+    fn release(late: &mut LateAnswers, done: &mut Vec<Token>) {
+        let mut list = Bounded::from(core::mem::take(done));
+        late.release(&mut list);
+        *done = list.into_vec();
+    }
+
     fn ids(late: &mut LateAnswers, most: usize) -> Vec<u16> {
-        let mut out = Vec::new();
+        let mut out = Bounded::new(4096);
         late.take(most, &mut out);
         out.iter().map(|r| r.id).collect()
     }
@@ -138,9 +149,9 @@ mod tests {
         let mut late = LateAnswers::new(256);
         late.push(&batch(0, &[1, 2, 1, 1], 0b0101)); // held: ids 0 and 3
         late.push(&batch(10, &[1, 1], 0b10)); // held: id 11
-        late.release(&mut tokens(&[(10, 1), (0, 2)]));
+        release(&mut late, &mut tokens(&[(10, 1), (0, 2)]));
         assert_eq!(ids(&mut late, 256), [0u16; 0]);
-        late.release(&mut tokens(&[(0, 0)]));
+        release(&mut late, &mut tokens(&[(0, 0)]));
         assert_eq!(ids(&mut late, 256), [0, 1, 2, 3, 4, 10, 11]);
         assert!(late.is_empty());
     }
@@ -151,7 +162,7 @@ mod tests {
         late.push(&batch(0, &[1, 3, 1], 0b100));
         assert_eq!(ids(&mut late, 256), [0, 1, 2, 3]);
         assert!(!late.is_empty());
-        late.release(&mut tokens(&[(0, 2)]));
+        release(&mut late, &mut tokens(&[(0, 2)]));
         assert_eq!(ids(&mut late, 256), [4]);
     }
 
@@ -160,13 +171,13 @@ mod tests {
     #[test]
     fn what_the_port_had_is_counted_until_it_is_answered() {
         let mut late = LateAnswers::new(256);
-        let mut out = Vec::new();
+        let mut out = Bounded::new(256);
         let mut first = batch(0, &[1, 1, 1, 1], 0b0100); // held: id 2
         (first.failed, first.no_frame) = (0b0001, 0b1000);
         late.push(&first);
         late.push(&batch(10, &[1, 1], 0));
         assert_eq!((late.given(), late.take(256, &mut out), late.given()), (4, 1, 3));
-        late.release(&mut tokens(&[(0, 2)]));
+        release(&mut late, &mut tokens(&[(0, 2)]));
         assert_eq!((late.take(256, &mut out), late.given(), late.is_empty()), (3, 0, true));
     }
 
@@ -212,7 +223,7 @@ mod tests {
                     for (token, is_held, _) in &mut model {
                         *is_held &= !done.contains(token);
                     }
-                    late.release(&mut done);
+                    release(&mut late, &mut done);
                     prop_assert!(done.is_empty());
                 }
                 let ready = model.iter().position(|(_, is_held, _)| *is_held).unwrap_or(model.len());

@@ -14,6 +14,7 @@ use crate::net::batch::tx::MulticastAsk;
 use crate::net::headers::MacAddr;
 use crate::wire::netif::MCAST_LIST_MAX;
 use alloc::boxed::Box;
+use core::mem;
 
 /// The addresses that a guest added, and whether they are used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,9 +49,16 @@ impl MulticastList {
         list
     }
 
+    /// Becomes equal to `from`, in the memory that it has.
+    pub fn copy_from(&mut self, from: &Self) {
+        let Self { addresses, len, requested, whole } = from;
+        self.addresses.copy_from_slice(&addresses[..]);
+        (self.len, self.requested, self.whole) = (*len, *requested, *whole);
+    }
+
     /// The addresses, in any order.
     pub fn addresses(&self) -> &[MacAddr] {
-        &self.addresses[..self.len]
+        self.addresses.get(..self.len).unwrap_or_default()
     }
 
     /// Whether the list has all addresses that the guest added.
@@ -83,17 +91,21 @@ impl MulticastList {
         match (ask, place) {
             (MulticastAsk::Add(_), Some(_)) | (MulticastAsk::Del(_), None) => {}
             (MulticastAsk::Add(_), None) => {
-                if self.len == MCAST_LIST_MAX || !mac.is_group() {
-                    return false;
+                match self.addresses.get_mut(self.len).filter(|_| mac.is_group()) {
+                    Some(free) => *free = mac,
+                    None => return false,
                 }
-                self.addresses[self.len] = mac;
                 self.len += 1;
             }
             (MulticastAsk::Del(_), Some(place)) => {
                 self.len -= 1;
-                self.addresses[place] = self.addresses[self.len];
                 // The bytes after the end are zero, so that equal lists compare equal.
-                self.addresses[self.len] = MacAddr([0; 6]);
+                let last = self.addresses.get_mut(self.len).map(mem::take).unwrap_or_default();
+                if place < self.len
+                    && let Some(free) = self.addresses.get_mut(place)
+                {
+                    *free = last;
+                }
             }
         }
         true

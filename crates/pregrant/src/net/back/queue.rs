@@ -141,7 +141,12 @@ pub struct BackQueue<P: Platform> {
     /// While the queue sleeps: the latest time at which its port, which had no room, is asked
     /// again.
     asks_at: Option<u64>,
+    /// Where TX and RX were when their channels were last unmasked. None: not yet.
+    unmasked_at: Option<[Progress; 2]>,
 }
+
+/// Requests of a ring that were consumed, and that the guest has shown.
+type Progress = (u32, u32);
 
 /// Checks that what moves between workers' threads is Send: the queue, on every platform, with
 /// everything that it has mapped.
@@ -185,6 +190,7 @@ impl<P: Platform> BackQueue<P> {
             applied: 0,
             waits_until: None,
             asks_at: None,
+            unmasked_at: None,
         }
     }
 
@@ -205,6 +211,8 @@ impl<P: Platform> BackQueue<P> {
         let tx = self.tx_chan.take();
         self.rx_chan = rx.map(|chan| p.events().adopt(chan)).transpose()?;
         self.tx_chan = tx.map(|chan| p.events().adopt(chan)).transpose()?;
+        // The event that is pending is the platform's.
+        self.unmasked_at = None;
         Ok(())
     }
 
@@ -213,7 +221,8 @@ impl<P: Platform> BackQueue<P> {
         [self.tx.chain_mut(), self.rx.chain_mut()]
     }
 
-    /// Moves one batch from the guest to `port`.
+    /// Moves one batch from the guest to `port`. The grant operations that are requested through
+    /// `p` meanwhile count as this queue's.
     pub fn poll_tx(
         &mut self,
         p: &P,
@@ -228,7 +237,8 @@ impl<P: Platform> BackQueue<P> {
         self.tx.poll(p, self.of, chan, port, scratch, &self.control)
     }
 
-    /// Moves one batch from `port` to the guest.
+    /// Moves one batch from `port` to the guest. The grant operations that are requested through
+    /// `p` meanwhile count as this queue's.
     pub fn poll_rx(&mut self, p: &P, port: &mut dyn FramePort) -> Result<Polled, PeerFault> {
         if self.share.generation.load(Ordering::Acquire) != self.applied {
             self.apply_config(p);
@@ -282,7 +292,8 @@ impl<P: Platform> BackQueue<P> {
     }
 
     /// Called before sleeping: asks for events of both rings and unmasks their channels. Returns
-    /// true if there is work. A fault comes with its direction.
+    /// true if there is work. A fault comes with its direction. An event without a request that was
+    /// not there before is spurious: a platform may throttle a guest that sends many (XSA-332).
     pub fn arm(&mut self, p: &P) -> Result<bool, (&'static str, PeerFault)> {
         // A queue that waits for credit asks for no event, and sleeps until it has credit.
         let until = self.control.credit_deadline_ns();
@@ -293,9 +304,24 @@ impl<P: Platform> BackQueue<P> {
         };
         let rx = self.rx.final_check().map_err(|e| ("rx", e))?;
         self.asks_at = self.tx.stands().map(|ns| p.clock().now_ns() + ns);
+        let at = [self.tx.progress(), self.rx.progress()];
+        let came = self.unmasked_at.replace(at).map_or([true; 2], |was| [was[0] != at[0], was[1] != at[1]]);
         // The channels come last, so that an event that came since the rings were checked is kept
         // until here.
-        self.channels().for_each(|chan| p.events().unmask(chan));
+        let unmask = |chan: &Chan<P>, brought_work| match brought_work {
+            true => p.events().unmask(chan),
+            false => p.events().unmask_spurious(chan),
+        };
+        match (&self.tx_chan, &self.rx_chan) {
+            (Some(of_tx), Some(of_rx)) => {
+                unmask(of_tx, came[0] || tx);
+                unmask(of_rx, came[1] || rx);
+            }
+            (of_both, other) => {
+                let both = of_both.iter().chain(other);
+                both.for_each(|chan| unmask(chan, came != [false; 2] || tx || rx));
+            }
+        }
         Ok(tx || rx)
     }
 

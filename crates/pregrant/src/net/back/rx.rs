@@ -69,8 +69,6 @@ pub struct RxQueue<P: Platform> {
     /// The queue's copy of the guest's settings, and the number of changes that the copy includes.
     settings: Box<GuestSettings>,
     changes: u32,
-    /// Number of queues of the vif.
-    queues: usize,
 }
 
 impl<P: Platform> RxQueue<P> {
@@ -129,7 +127,6 @@ impl<P: Platform> RxQueue<P> {
             stats,
             settings: Box::default(),
             changes: 0,
-            queues: 1,
         }
     }
 
@@ -175,7 +172,7 @@ impl<P: Platform> RxQueue<P> {
         }
         let first = self.sent;
         let burst = self.arena.burst().skip(first);
-        let hashes = if self.hashed { &self.hashes[self.sent..] } else { &[] };
+        let hashes = if self.hashed { self.hashes.get(first..).unwrap_or_default() } else { &[] };
         let (used, wait) = self.batch.place(&mut self.ring, &burst, self.accepts, hashes)?;
         self.wait = wait;
         self.sent += used;
@@ -210,7 +207,7 @@ impl<P: Platform> RxQueue<P> {
         self.stats.handed_on(todo & !self.batch.failed, served);
         self.stats.errors.add((nr_frames - good) as u64);
         self.stats.bytes.add(if self.batch.failed == 0 && self.batch.dropped == 0 {
-            burst.frames[..used].iter().map(|d| d.len as u64).sum()
+            burst.frames.iter().take(used).map(|d| d.len as u64).sum()
         } else {
             self.batch.good_bytes(&burst)
         });
@@ -288,11 +285,12 @@ impl<P: Platform> RxQueue<P> {
         if control.changes() == self.changes {
             return;
         }
-        let Some((changes, settings)) = control.settings() else { return };
-        if settings.steered != self.settings.steered {
-            port.steer(settings.steering(self.queues));
+        let steered = self.settings.steered;
+        let Some(changes) = control.copy_settings(&mut self.settings) else { return };
+        self.changes = changes;
+        if self.settings.steered != steered {
+            port.steer(self.settings.steering.clone());
         }
-        (self.changes, *self.settings) = (changes, settings);
     }
 
     /// Records for a successor what is lost if this process dies now: `placed` frames, those that
@@ -341,11 +339,6 @@ impl<P: Platform> RxQueue<P> {
         self.batch.headroom = bytes;
     }
 
-    /// Sets the number of queues of the vif.
-    pub fn set_queues(&mut self, queues: usize) {
-        self.queues = queues;
-    }
-
     /// Sets how long frames wait. `notified`: the guest announces new slots; `live`: its queue was
     /// live before this process.
     pub fn watch(&mut self, patience: Patience, notified: bool, live: bool, now_ns: u64) {
@@ -384,7 +377,7 @@ impl<P: Platform> RxQueue<P> {
 
     /// Drops the frames that wait for slots.
     fn expire(&mut self) {
-        let gone = self.arena.burst().frames[self.sent..].iter().filter(|f| f.len > 0).count();
+        let gone = self.arena.burst().skip(self.sent).frames.iter().filter(|f| f.len > 0).count();
         self.stats.expired.add(gone as u64);
         self.arena.clear();
         (self.sent, self.wait) = (0, 0);
@@ -420,6 +413,12 @@ impl<P: Platform> RxQueue<P> {
     #[inline]
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
+    }
+
+    /// Number of requests consumed from the ring, and the front's index: two numbers of which one
+    /// changes if a request comes.
+    pub(super) fn progress(&self) -> (u32, u32) {
+        (self.ring.req_cons(), self.ring.shown())
     }
 
     /// The counters, which any thread may read.

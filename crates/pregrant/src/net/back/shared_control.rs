@@ -3,25 +3,27 @@
 //!
 //! ```text
 //!   control ring, keys, rate --lock--> Control --changes--> a queue's RX copies them again (settings)
-//!   TX of a queue: MCAST extras --lock-->  |
-//!   TX of a queue: credit --try_lock-->    |   lock held: nothing moves now, and the worker polls again
+//!   TX of a queue: MCAST extras, credit --try_lock--> |   lock held: nothing moves now, and the worker polls again
 //! ```
 //! The data path normally takes no lock: RX compares a number, TX checks a flag. A vif with a
-//! `rate` has one credit for all of its queues; a worker that finds it locked serves its other
-//! queues first and comes back. A batch with MCAST extras waits for at most one of the same guest's
-//! control requests, and not for its mappings; the wait counts as that guest's time.
+//! `rate` has one credit for all of its queues. A worker never waits for the lock: one that finds
+//! it held serves its other queues first and comes back, and a batch with MCAST extras goes back to
+//! its ring. Control reads and maps pages before it locks. Loom checks all orders:
+//! `tests/control_loom.rs`.
 
-use super::control_state::Control;
+use super::control_state::{Asked, Control};
 use super::credit::{Credit, Rate};
 use super::guest_settings::GuestSettings;
+use crate::platform::Platform;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Lock, LockGuard, Ordering};
+use crate::units::DomId;
+use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use spin::{Mutex, MutexGuard};
 
 /// The control state of a vif behind a lock.
 #[derive(Default)]
 pub struct SharedControl {
-    control: Mutex<Control>,
+    control: Lock<Control>,
     changes: AtomicU32,
     limited: AtomicBool,
     /// When credit is available again, readable without the lock; 0: no frame waits.
@@ -31,8 +33,10 @@ pub struct SharedControl {
 
 /// The locked [`Control`]. When it is dropped, queues notice the changes.
 pub struct ControlGuard<'a> {
-    control: MutexGuard<'a, Control>,
+    control: LockGuard<'a, Control>,
     shared: &'a SharedControl,
+    /// Queues must copy the settings again.
+    is_changed: bool,
 }
 
 impl Deref for ControlGuard<'_> {
@@ -48,10 +52,19 @@ impl DerefMut for ControlGuard<'_> {
     }
 }
 
+impl ControlGuard<'_> {
+    /// Queues must copy the settings again.
+    pub(super) fn changes(&mut self) {
+        self.is_changed = true;
+    }
+}
+
 impl Drop for ControlGuard<'_> {
     fn drop(&mut self) {
         self.shared.publish_credit(self.control.credit.as_ref());
-        self.shared.changes.fetch_add(1, Ordering::Release);
+        if self.is_changed {
+            self.shared.changes.fetch_add(1, Ordering::Release);
+        }
     }
 }
 
@@ -59,37 +72,50 @@ impl SharedControl {
     /// Locks the state, to read and change it. Do not use it per batch, since queues take it as
     /// changed.
     pub fn lock(&self) -> ControlGuard<'_> {
-        ControlGuard { control: self.control.lock(), shared: self }
+        ControlGuard { control: self.control.lock(), shared: self, is_changed: true }
+    }
+
+    /// Locks the state for a worker, which has to come again if the result is None: someone else
+    /// has the lock. Queues take the state as changed only where `changes` is true.
+    pub fn try_lock(&self, changes: bool) -> Option<ControlGuard<'_>> {
+        Some(ControlGuard { control: self.control.try_lock()?, shared: self, is_changed: changes })
+    }
+
+    /// Executes a control request of domain `of`, whose vif has `queues` queues. Returns the
+    /// answer, which is kept with the state as the one before `rsp_prod`. The caller must publish
+    /// it next. The guest's page is read, and memory is allocated, without the lock.
+    pub fn answer<P: Platform>(
+        &self,
+        p: &P,
+        of: DomId,
+        queues: usize,
+        request: &CtrlRequest,
+        rsp_prod: u32,
+    ) -> CtrlResponse {
+        let checks = |count, first| self.control.lock().hash.check_mapping(count, first);
+        let mut asked = Asked::of_request(p, of, queues, request, checks);
+        self.lock().answer(&mut asked, rsp_prod)
     }
 
     /// A number that changes with the state.
     #[inline(always)]
-    pub(super) fn changes(&self) -> u32 {
+    pub fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// The part of the state that RX needs, and the number of changes that it includes. None: the
-    /// state is being changed.
+    /// Copies the part of the state that RX needs. Returns the number of changes that it includes.
+    /// None: the state is being changed.
     #[cold]
-    pub(super) fn settings(&self) -> Option<(u32, GuestSettings)> {
+    pub fn copy_settings(&self, to: &mut GuestSettings) -> Option<u32> {
         let control = self.control.try_lock()?;
-        Some((self.changes(), control.settings()))
+        control.copy_settings(to);
+        Some(self.changes())
     }
 
     /// Whether the guest has a `rate`.
     #[inline(always)]
     pub(super) fn is_limited(&self) -> bool {
         self.limited.load(Ordering::Relaxed)
-    }
-
-    /// Accesses the guest's credit. None: another queue has locked it, or there is no `rate` any
-    /// more.
-    pub(super) fn with_credit<R>(&self, what: impl FnOnce(&mut Credit) -> R) -> Option<R> {
-        let mut control = self.control.try_lock()?;
-        let credit = control.credit.as_mut()?;
-        let done = what(credit);
-        self.publish_credit(Some(credit));
-        Some(done)
     }
 
     /// Sets the rate of what the guest may send.

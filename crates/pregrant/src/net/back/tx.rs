@@ -17,9 +17,11 @@
 //! only that guest's queue stalls.
 
 use super::Polled;
+use super::control_state::Control;
 use super::credit::Credit;
 use super::late_answers::LateAnswers;
 use super::shared_control::SharedControl;
+use crate::bounded::Bounded;
 use crate::error::PeerFault;
 use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, bits};
 use crate::net::gso;
@@ -47,8 +49,8 @@ pub struct TxQueue<P: Platform> {
     claims: AnyClaims,
     batch: Box<TxBatch>,
     late: LateAnswers,
-    done: Vec<Token>,
-    answers: Vec<TxResponse>,
+    done: Bounded<Token>,
+    answers: Bounded<TxResponse>,
     stats: Arc<LiveStats>,
     /// The object by which the port reports frames that it no longer holds. None: it has never held
     /// one.
@@ -93,20 +95,21 @@ impl<P: Platform> TxQueue<P> {
         let size = ring.size();
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
-        let chain = chain.into();
+        let mut chain = chain.into();
+        chain.paths_mut().iter_mut().for_each(|path| path.make_room(size as usize));
         Self {
             ring,
             claims: chain.claims(),
             chain,
             batch: Box::default(),
             late: LateAnswers::new(size),
-            done: Vec::with_capacity(size as usize),
-            answers: Vec::with_capacity(BATCH_SLOTS),
+            done: Bounded::new(size as usize),
+            answers: Bounded::new(BATCH_SLOTS),
             stats,
             completions: None,
             keeps: false,
             room: Room::Now,
-            completed: Vec::new(),
+            completed: Vec::with_capacity(size as usize),
         }
     }
 
@@ -135,19 +138,20 @@ impl<P: Platform> TxQueue<P> {
             return Ok(if self.is_late() { Polled::More } else { Polled::Idle });
         }
         let todo = if control.is_limited() {
-            let Some(todo) = control.with_credit(|credit| self.take_within(credit, p.clock(), arena)) else {
-                return Ok(Polled::More);
-            };
-            todo?
+            match self.take_limited(control, p.clock(), arena)? {
+                Some(todo) => todo,
+                None => return Ok(Polled::More),
+            }
         } else {
-            self.batch.take(&mut self.ring, arena, self.claims)?
+            let todo = self.batch.take(&mut self.ring, arena, self.claims)?;
+            if self.batch.no_frame != 0 && !self.ask(control, arena) {
+                return Ok(Polled::More);
+            }
+            todo
         };
         let nr_frames = self.batch.nr_frames;
         if nr_frames == 0 {
             return Ok(if self.is_late() { Polled::More } else { Polled::Idle });
-        }
-        if self.batch.no_frame != 0 {
-            self.ask(control);
         }
         let is_long = arena.used_bytes() >= BURST_BYTES_MIN;
         if self.chain.holds_frames() {
@@ -189,6 +193,26 @@ impl<P: Platform> TxQueue<P> {
         Ok(Polled::More)
     }
 
+    /// Takes as many frames as the vif's credit allows. None: another queue has the lock, or there
+    /// is no `rate` any more.
+    #[cold]
+    #[inline(never)]
+    fn take_limited(
+        &mut self,
+        control: &SharedControl,
+        clock: &P::Clock,
+        arena: &mut Arena,
+    ) -> Result<Option<Todo>, PeerFault> {
+        let Some(mut locked) = control.try_lock(false) else { return Ok(None) };
+        let Some(credit) = locked.credit.as_mut() else { return Ok(None) };
+        let todo = self.take_within(credit, clock, arena)?;
+        if self.batch.no_frame != 0 {
+            locked.changes();
+            self.execute(&mut locked);
+        }
+        Ok(Some(todo))
+    }
+
     /// Takes as many frames as the vif's credit allows.
     #[cold]
     #[inline(never)]
@@ -213,11 +237,22 @@ impl<P: Platform> TxQueue<P> {
         }
     }
 
-    /// Executes the batch's multicast requests, before any request of the batch is answered.
+    /// Executes the batch's multicast requests, before any request of the batch is answered. False:
+    /// another thread has the lock, and the batch is on the ring again.
     #[cold]
-    fn ask(&mut self, control: &SharedControl) {
+    fn ask(&mut self, control: &SharedControl, arena: &mut Arena) -> bool {
+        let Some(mut locked) = control.try_lock(true) else {
+            self.ring.give_back(self.batch.answers().len() as u32);
+            self.batch.clear(arena);
+            return false;
+        };
+        self.execute(&mut locked);
+        true
+    }
+
+    fn execute(&mut self, control: &mut Control) {
         let mut refused = 0u64;
-        control.lock().multicast(self.batch.multicast.iter().map(|(_, ask)| *ask), |k| refused |= 1 << k);
+        control.multicast(self.batch.multicast.iter().map(|(_, ask)| *ask), |k| refused |= 1 << k);
         self.stats.errors.add(u64::from(refused.count_ones()));
         bits(refused).for_each(|k| self.batch.refuse(k));
     }
@@ -338,6 +373,12 @@ impl<P: Platform> TxQueue<P> {
     #[inline]
     pub fn requests(&self) -> u32 {
         self.ring.req_cons()
+    }
+
+    /// Number of requests consumed from the ring, and the front's index: two numbers of which one
+    /// changes if a request comes.
+    pub(super) fn progress(&self) -> (u32, u32) {
+        (self.ring.req_cons(), self.ring.shown())
     }
 
     /// The counters, which any thread may read.

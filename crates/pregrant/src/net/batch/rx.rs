@@ -9,7 +9,7 @@
 //! docs/protocol 2.6); h is the headroom that the guest's XDP program asked for, else 0. It is
 //! placed only if all of its slots are there. Each request is read once.
 
-use super::{BATCH_SLOTS, Todo, bits, mask};
+use super::{BATCH_SLOTS, Todo, bits, mask, within};
 use crate::array;
 use crate::error::PeerFault;
 use crate::net::ahead::{AHEAD, SHORT};
@@ -80,6 +80,15 @@ pub struct RxFrame {
     /// Number of the frame's first bytes that are delivered already, and not part of its first
     /// fragment.
     pub head: u16,
+}
+
+impl RxFrame {
+    /// Indices of the frame's fragments.
+    #[inline(always)]
+    pub fn slots(&self) -> core::ops::Range<usize> {
+        let first = usize::from(self.first_slot);
+        first..first + usize::from(self.nr_slots)
+    }
 }
 
 /// Up to 64 frames with the slots that they are placed in.
@@ -198,8 +207,8 @@ impl RxAccepts {
             if len == 0 || !offload.csum_blank && offload.gso_type == 0 {
                 continue;
             }
-            let frame = &mut arena.bytes_mut()[at as usize..at as usize + len as usize];
-            match self.taken(frame, offload) {
+            let frame = arena.part_mut(at as usize, len as usize);
+            match frame.and_then(|frame| self.taken(frame, offload)) {
                 Some(taken) => arena.set_offload(i, taken),
                 None => {
                     arena.drop_frame(i);
@@ -353,11 +362,11 @@ impl RxBatch {
             rise &= ahead > last;
             last = ahead;
             let len = desc.len as u16;
-            self.frames[frame] =
+            self.frames[within::<BURST_FRAMES>(frame)] =
                 RxFrame { frame: used as u16, first_slot: slot as u16, nr_slots: 1, head: 0 };
-            self.slots[slot] =
+            self.slots[within::<BATCH_SLOTS>(slot)] =
                 RxSlot { id: req.id, gref: req.gref, offset: 0, len, at: desc.at, rsp: rsp as u16 };
-            self.rsps[rsp] =
+            self.rsps[within::<BATCH_SLOTS>(rsp)] =
                 RxResponse { id: req.id, offset: 0, flags: flags_of(desc.offload), status: len as i16 };
             (used, taken, frame, slot, rsp) = (used + 1, taken + 1, frame + 1, slot + 1, rsp + 1);
         }
@@ -383,7 +392,7 @@ impl RxBatch {
             return Placed::Done;
         }
         let headroom = self.headroom;
-        let room = PAGE_SIZE - headroom as usize;
+        let room = PAGE_SIZE.saturating_sub(headroom.into()).max(1);
         if len > room && !accepts.sg {
             self.dropped += 1;
             at.used += 1;
@@ -398,7 +407,7 @@ impl RxBatch {
         if available - at.taken < need {
             return Placed::Wants(at.taken + need);
         }
-        self.frames[self.nr_frames] = RxFrame {
+        self.frames[within::<BURST_FRAMES>(self.nr_frames)] = RxFrame {
             frame: at.used as u16,
             first_slot: self.nr_slots as u16,
             nr_slots: (need - extras) as u16,
@@ -423,7 +432,7 @@ impl RxBatch {
             if first {
                 rsp.flags |= flags_of(desc.offload) | if extras > 0 { RXF_EXTRA_INFO } else { 0 };
             }
-            self.slots[self.nr_slots] = RxSlot {
+            self.slots[within::<BATCH_SLOTS>(self.nr_slots)] = RxSlot {
                 id: req.id,
                 gref: req.gref,
                 offset: headroom,
@@ -432,7 +441,7 @@ impl RxBatch {
                 rsp: self.nr_rsps as u16,
             };
             self.nr_slots += 1;
-            self.rsps[self.nr_rsps] = rsp;
+            self.rsps[within::<BATCH_SLOTS>(self.nr_rsps)] = rsp;
             self.nr_rsps += 1;
             from += piece as u32;
             if first && extras > 0 {
@@ -443,7 +452,8 @@ impl RxBatch {
                 let mut behind = extras;
                 for extra in [gso, hash, xdp].into_iter().flatten() {
                     behind -= 1;
-                    self.rsps[self.nr_rsps] = RxResponse::from_words(extra.to_words(behind > 0));
+                    self.rsps[within::<BATCH_SLOTS>(self.nr_rsps)] =
+                        RxResponse::from_words(extra.to_words(behind > 0));
                     self.nr_rsps += 1;
                     at.taken += 1; // the request under an extra is used up unread
                 }
@@ -464,20 +474,22 @@ impl RxBatch {
     /// later paths deliver the rest.
     #[inline(always)]
     pub fn delivered_head(&mut self, i: usize, bytes: u16) {
-        let slot = &mut self.slots[self.frames[i].first_slot as usize];
-        debug_assert!(bytes <= slot.len && self.frames[i].head == 0);
+        let frame = &mut self.frames[within::<BURST_FRAMES>(i)];
+        let slot = &mut self.slots[within::<BATCH_SLOTS>(frame.first_slot.into())];
+        debug_assert!(bytes <= slot.len && frame.head == 0);
         slot.offset += bytes;
         slot.at += u32::from(bytes);
         slot.len -= bytes;
-        self.frames[i].head = bytes;
+        frame.head = bytes;
     }
 
     /// Reverts [`delivered_head`](Self::delivered_head), for a path that delivers the whole frame.
     /// Returns how many bytes had been delivered.
     #[cold]
     pub fn whole_again(&mut self, i: usize) -> u16 {
-        let bytes = core::mem::take(&mut self.frames[i].head);
-        let slot = &mut self.slots[self.frames[i].first_slot as usize];
+        let frame = &mut self.frames[within::<BURST_FRAMES>(i)];
+        let bytes = core::mem::take(&mut frame.head);
+        let slot = &mut self.slots[within::<BATCH_SLOTS>(frame.first_slot.into())];
         slot.offset -= bytes;
         slot.at -= u32::from(bytes);
         slot.len += bytes;
@@ -488,10 +500,9 @@ impl RxBatch {
     #[cold]
     pub fn fail(&mut self, i: usize) {
         self.failed |= 1 << i;
-        let f = self.frames[i];
-        for k in f.first_slot..f.first_slot + f.nr_slots {
-            let rsp = self.slots[k as usize].rsp as usize;
-            self.rsps[rsp].status = RSP_ERROR;
+        let f = self.frame(i);
+        for k in f.slots() {
+            self.rsp(k).status = RSP_ERROR;
         }
     }
 
@@ -523,9 +534,8 @@ impl RxBatch {
             {
                 page.prefetch_write(slot.offset.into(), slot.len.into());
             }
-            let f = self.frames[i];
-            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
-                let slot = &self.slots[k];
+            for k in self.frame(i).slots() {
+                let slot = self.slot(k);
                 let copied = slot.len == 0
                     || page(k, slot).is_some_and(|page| slot.copy_to(burst, page, slot.offset.into()));
                 if !copied {
@@ -539,9 +549,9 @@ impl RxBatch {
     /// Bytes of the frames of `burst` that were placed and have not failed.
     #[cold]
     pub fn good_bytes(&self, burst: &Burst<'_>) -> u64 {
-        let frames = self.frames[..self.nr_frames].iter().enumerate();
+        let frames = self.frames.iter().take(self.nr_frames).enumerate();
         let good = frames.filter(|(i, _)| self.failed & (1 << i) == 0);
-        good.map(|(_, f)| u64::from(burst.frames[f.frame as usize].len)).sum()
+        good.map(|(_, f)| u64::from(burst.len_of(f.frame.into()))).sum()
     }
 
     /// The ring index after the batch's last request.
@@ -553,13 +563,37 @@ impl RxBatch {
     /// All answers, in ring order.
     #[inline(always)]
     pub fn answers(&self) -> &[RxResponse] {
-        &self.rsps[..self.nr_rsps]
+        self.rsps.get(..self.nr_rsps).unwrap_or_default()
     }
 
     /// The fragments of frame `i`.
     #[inline(always)]
     pub fn slots_of(&self, i: usize) -> &[RxSlot] {
-        let f = self.frames[i];
-        &self.slots[f.first_slot as usize..(f.first_slot + f.nr_slots) as usize]
+        self.slots.get(self.frame(i).slots()).unwrap_or_default()
+    }
+
+    /// Frame `i`.
+    #[inline(always)]
+    pub fn frame(&self, i: usize) -> RxFrame {
+        self.frames[within::<BURST_FRAMES>(i)]
+    }
+
+    /// Fragment `k` of the batch.
+    #[inline(always)]
+    pub fn slot(&self, k: usize) -> &RxSlot {
+        &self.slots[within::<BATCH_SLOTS>(k)]
+    }
+
+    /// The first fragment of frame `i`.
+    #[inline(always)]
+    pub fn first_slot(&self, i: usize) -> &RxSlot {
+        self.slot(self.frame(i).first_slot.into())
+    }
+
+    /// The answer of fragment `k`.
+    #[inline(always)]
+    pub fn rsp(&mut self, k: usize) -> &mut RxResponse {
+        let at = self.slot(k).rsp;
+        &mut self.rsps[within::<BATCH_SLOTS>(at.into())]
     }
 }

@@ -17,8 +17,9 @@
 //! What a peer may do: send any slots. The worst results are a fault, or a batch of errors. Every
 //! slot that was consumed is answered.
 
-use super::{BATCH_SLOTS, Thresholds, Todo, mask};
+use super::{BATCH_SLOTS, Thresholds, Todo, mask, within};
 use crate::array;
+use crate::bounded::Bounded;
 use crate::error::PeerFault;
 use crate::net::gso::MIN_GSO_SIZE;
 use crate::net::headers::MacAddr;
@@ -30,7 +31,6 @@ use crate::wire::netif::{
     TXF_DATA_VALIDATED, TXF_EXTRA_INFO, TXF_MORE_DATA, TxRequest, TxResponse,
 };
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Most extra infos in one frame: no valid frame has more than there are types.
@@ -174,7 +174,7 @@ pub struct TxBatch {
     /// Number of segments into which the batch's frames must be cut.
     segments: usize,
     /// The multicast requests, each with the index of its answer in [`TxBatch::rsps`].
-    pub multicast: Vec<(u16, MulticastAsk)>,
+    pub multicast: Bounded<(u16, MulticastAsk)>,
 }
 
 impl Default for TxBatch {
@@ -201,7 +201,7 @@ impl Default for TxBatch {
             unblanked: 0,
             unfit: 0,
             segments: 0,
-            multicast: Vec::with_capacity(BURST_FRAMES),
+            multicast: Bounded::new(BURST_FRAMES),
         }
     }
 }
@@ -282,7 +282,7 @@ impl TxBatch {
     /// requests name, except for a [place](Claims::is_place), which is valid.
     #[inline(always)]
     pub fn claimed(&self, claim: Claim) -> Todo {
-        self.claimed[usize::from(claim.0)]
+        self.claimed[within::<CLAIMS>(claim.0.into())]
     }
 
     /// Implements [`take_within`](Self::take_within). It is compiled for each combination, so that
@@ -331,13 +331,14 @@ impl TxBatch {
                     break;
                 }
                 if let Some(Claim(k)) = claim {
-                    self.claimed[usize::from(k)] |= 1 << i;
+                    self.claimed[within::<CLAIMS>(k.into())] |= 1 << i;
                 }
                 arena.place(&mut room, first.size as usize, offload_of(first.flags));
-                self.frames[i] =
+                self.frames[within::<BURST_FRAMES>(i)] =
                     TxFrame { first_slot: slot as u16, nr_slots: 1, first_rsp: rsp as u16, nr_rsps: 1 };
-                self.slots[slot] = slot_of(&first, first.size, if claim.is_none() { buffer_flag } else { 0 });
-                self.rsps[rsp] = TxResponse { id: first.id, status: RSP_OKAY };
+                self.slots[within::<BATCH_SLOTS>(slot)] =
+                    slot_of(&first, first.size, if claim.is_none() { buffer_flag } else { 0 });
+                self.rsps[within::<BATCH_SLOTS>(rsp)] = TxResponse { id: first.id, status: RSP_OKAY };
                 (i, slot, rsp, taken) = (i + 1, slot + 1, rsp + 1, taken + 1);
             }
             arena.keep(room);
@@ -370,7 +371,7 @@ impl TxBatch {
         let left = available - at;
         let mut used = 1;
         let mut push_rsp = |id, status| {
-            self.rsps[self.nr_rsps] = TxResponse { id, status };
+            self.rsps[within::<BATCH_SLOTS>(self.nr_rsps)] = TxResponse { id, status };
             self.nr_rsps += 1;
         };
         push_rsp(first.id, RSP_OKAY);
@@ -416,7 +417,7 @@ impl TxBatch {
         let mut mixed = false;
         let mut too_long = false;
         let mut nr = 1;
-        self.slots[slot0] = slot_of(&first, 0, buffer_flag);
+        self.slots[within::<BATCH_SLOTS>(slot0)] = slot_of(&first, 0, buffer_flag);
         let mut more = first.flags & TXF_MORE_DATA != 0;
         while more {
             if used == left {
@@ -432,7 +433,7 @@ impl TxBatch {
             rest += req.size as u32;
             too_long |= rest > total as u32;
             mixed |= claims.claim(&req) != claim;
-            self.slots[slot0 + nr] = slot_of(&req, req.size, buffer_flag);
+            self.slots[within::<BATCH_SLOTS>(slot0 + nr)] = slot_of(&req, req.size, buffer_flag);
             push_rsp(req.id, RSP_OKAY);
             nr += 1;
             used += 1;
@@ -454,18 +455,19 @@ impl TxBatch {
             if place.is_none() && first.offset as usize + size as usize > PAGE_SIZE {
                 return Err(PeerFault::CrossesPage { offset: first.offset, size });
             }
-            self.slots[slot0].len = size;
+            self.slots[within::<BATCH_SLOTS>(slot0)].len = size;
             if let Some(Claim(k)) = claim {
-                self.claimed[usize::from(k)] |= 1 << self.nr_frames;
+                self.claimed[within::<CLAIMS>(k.into())] |= 1 << self.nr_frames;
             }
             Outcome::Frame(offload)
         };
 
-        let i = self.nr_frames;
+        let i = within::<BURST_FRAMES>(self.nr_frames);
         self.nr_frames += 1;
+        let is_frame = matches!(outcome, Outcome::Frame(_));
         self.frames[i] = TxFrame {
             first_slot: slot0 as u16,
-            nr_slots: nr as u16,
+            nr_slots: if is_frame { nr as u16 } else { 0 },
             first_rsp: rsp0 as u16,
             nr_rsps: (self.nr_rsps - rsp0) as u16,
         };
@@ -473,11 +475,11 @@ impl TxBatch {
             Outcome::Frame(offload) => {
                 self.nr_slots += nr;
                 if offload.gso_type != 0 {
-                    self.segments += usize::from(total).div_ceil(usize::from(offload.gso_size));
+                    self.segments += usize::from(total).div_ceil(usize::from(offload.gso_size).max(1));
                     self.unblanked |= Todo::from(!offload.csum_blank) << i;
                 }
                 // After a first full page there are mostly more of them.
-                let slots = &self.slots[slot0..slot0 + nr];
+                let slots = self.slots.get(slot0..slot0 + nr).unwrap_or_default();
                 let full = slots.iter().position(|slot| usize::from(slot.len) == PAGE_SIZE).unwrap_or(1);
                 let before = slots.iter().take(full).map(|slot| usize::from(slot.len)).sum();
                 if arena.free_with_page_at(before, total as usize, offload).is_none() {
@@ -485,13 +487,12 @@ impl TxBatch {
                 }
             }
             Outcome::Multicast(ask) => {
-                self.frames[i].nr_slots = 0;
                 let _ = arena.room(0, Offload::default());
                 self.no_frame |= 1 << i;
-                self.multicast.push((rsp0 as u16, ask));
+                let has_room = self.multicast.push((rsp0 as u16, ask)).is_ok();
+                debug_assert!(has_room, "one for each frame at most");
             }
             Outcome::Drop => {
-                self.frames[i].nr_slots = 0;
                 let _ = arena.room(0, Offload::default());
                 self.fail(i, arena);
             }
@@ -502,7 +503,9 @@ impl TxBatch {
     /// Answers ERROR to the guest's multicast request number `k`.
     #[cold]
     pub fn refuse(&mut self, k: usize) {
-        self.rsps[self.multicast[k].0 as usize].status = RSP_ERROR;
+        if let Some((at, _)) = self.multicast.get(k) {
+            self.rsps[within::<BATCH_SLOTS>(usize::from(*at))].status = RSP_ERROR;
+        }
     }
 
     /// Answers ERROR in every data slot of frame `i`, and removes it from the burst.
@@ -510,8 +513,8 @@ impl TxBatch {
     pub fn fail(&mut self, i: usize, arena: &mut Arena) {
         self.failed |= 1 << i;
         arena.drop_frame(i);
-        let f = self.frames[i];
-        for rsp in &mut self.rsps[f.first_rsp as usize..(f.first_rsp + f.nr_rsps) as usize] {
+        let f = self.frame(i);
+        for rsp in part_mut(&mut self.rsps[..], f.first_rsp, f.nr_rsps) {
             if rsp.status != RSP_NULL {
                 rsp.status = RSP_ERROR;
             }
@@ -524,11 +527,11 @@ impl TxBatch {
     pub fn fail_slot(&mut self, i: usize, k: usize, arena: &mut Arena) {
         self.failed |= 1 << i;
         arena.drop_frame(i);
-        let f = self.frames[i];
+        let f = self.frame(i);
         // The first fragment's answer comes first, then the NULLs of the extras, then those of the
         // other fragments.
         let ahead = if k == 0 { 0 } else { (f.nr_rsps - f.nr_slots) as usize + k };
-        self.rsps[f.first_rsp as usize + ahead].status = RSP_ERROR;
+        self.rsps[within::<BATCH_SLOTS>(f.first_rsp as usize + ahead)].status = RSP_ERROR;
     }
 
     /// The frames that the port gets.
@@ -540,21 +543,52 @@ impl TxBatch {
     /// All answers, in ring order.
     #[inline(always)]
     pub fn answers(&self) -> &[TxResponse] {
-        &self.rsps[..self.nr_rsps]
+        self.rsps.get(..self.nr_rsps).unwrap_or_default()
     }
 
     /// The answers of frame `i`.
     pub fn answers_of(&self, i: usize) -> &[TxResponse] {
-        let f = self.frames[i];
-        &self.rsps[f.first_rsp as usize..(f.first_rsp + f.nr_rsps) as usize]
+        let f = self.frame(i);
+        let (first, n) = (usize::from(f.first_rsp), usize::from(f.nr_rsps));
+        self.rsps.get(first..first + n).unwrap_or_default()
     }
 
     /// The fragments of frame `i`.
     #[inline(always)]
     pub fn slots_of(&mut self, i: usize) -> &mut [TxSlot] {
-        let f = self.frames[i];
-        &mut self.slots[f.first_slot as usize..(f.first_slot + f.nr_slots) as usize]
+        let f = self.frame(i);
+        part_mut(&mut self.slots[..], f.first_slot, f.nr_slots)
     }
+
+    /// Frame `i`.
+    #[inline(always)]
+    pub fn frame(&self, i: usize) -> TxFrame {
+        self.frames[within::<BURST_FRAMES>(i)]
+    }
+
+    /// Fragment `k` of the batch.
+    #[inline(always)]
+    pub fn slot(&mut self, k: usize) -> &mut TxSlot {
+        &mut self.slots[within::<BATCH_SLOTS>(k)]
+    }
+
+    /// The first fragment of frame `i`.
+    #[inline(always)]
+    pub fn first_slot(&mut self, i: usize) -> &mut TxSlot {
+        self.slot(self.frame(i).first_slot.into())
+    }
+
+    /// Number of bytes of zero-copy frame `i` that are in the arena.
+    #[inline(always)]
+    pub fn head(&mut self, i: usize) -> &mut u16 {
+        &mut self.heads[within::<BURST_FRAMES>(i)]
+    }
+}
+
+/// The `n` items from `first` on.
+#[inline(always)]
+fn part_mut<T>(all: &mut [T], first: u16, n: u16) -> &mut [T] {
+    all.get_mut(usize::from(first)..usize::from(first) + usize::from(n)).unwrap_or_default()
 }
 
 /// The fragment of `len` bytes that a request names. The request names a shared buffer if it has

@@ -18,12 +18,12 @@ use super::research::foreign::back::{self as foreign, ForeignPath, NamesFrames};
 #[cfg(feature = "research")]
 use super::research::guest_copy::back::GuestCopyPath;
 use super::staging::back::StagingPath;
+use crate::bounded::Bounded;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::units::DomId;
 use crate::wire::netif::TxRequest;
-use alloc::vec::Vec;
 
 /// Mailbox between the vif's owner, which maps the pages that the guest asks for, and a queue.
 pub type PageExchange<P> = GrefExchange<<<P as Platform>::Peer as PeerMem>::Map>;
@@ -139,7 +139,7 @@ impl<P: Platform> AnyPath<P> {
     }
 
     /// Calls [`BackPath::retire`] of the path.
-    pub fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
+    pub fn retire(&mut self, p: &P, done: &mut Bounded<Token>) {
         match self {
             Self::Staging(path) => path.retire(p, done),
             Self::DataRing(path) => path.retire(p, done),
@@ -151,6 +151,19 @@ impl<P: Platform> AnyPath<P> {
             Self::Persistent(path) => path.retire(p, done),
             Self::Map(path) => path.retire(p, done),
             Self::Copy(path) => BackPath::<P>::retire(path, p, done),
+        }
+    }
+
+    /// Makes room for the frames that a port may hold, for a ring of `slots` slots.
+    pub fn make_room(&mut self, slots: usize) {
+        match self {
+            Self::Staging(StagingPath { held, .. })
+            | Self::GrefMapping(GrefMappingPath { held, .. })
+            | Self::Persistent(PersistentPath { held, .. }) => held.make_room(slots),
+            Self::Map(path) => path.make_room(slots),
+            #[cfg(feature = "research")]
+            Self::Foreign(_) | Self::GuestCopy(_) => {}
+            Self::DataRing(_) | Self::Copy(_) => {}
         }
     }
 

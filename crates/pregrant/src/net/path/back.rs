@@ -12,12 +12,12 @@
 //!
 //! What only some paths have, a path hands over when its queue connects ([`BackParts`]).
 
+use crate::bounded::Bounded;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::net::path::path_name::BufferNames;
 use crate::platform::Platform;
 use crate::port::{Arena, Burst, Token};
 use crate::units::DomId;
-use alloc::vec::Vec;
 
 /// Tells a queue to apply a new configuration before its next batch.
 pub trait ConfigGeneration: Send + Sync {
@@ -35,7 +35,7 @@ pub trait BackPath<P: Platform> {
     fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo;
     /// Lets go of pages that earlier calls still hold, and appends each [held](TxBatch::held) frame
     /// that is free now. Called after the port has seen the burst.
-    fn retire(&mut self, p: &P, done: &mut Vec<Token>);
+    fn retire(&mut self, p: &P, done: &mut Bounded<Token>);
 }
 
 /// The optional parts of a path. The [chain](super::Chain) asks for them once, when the queue

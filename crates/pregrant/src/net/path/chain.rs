@@ -20,6 +20,7 @@ use super::data_ring::back::DataRingPath;
 use super::gref_mapping::back::GrefMappingPath;
 use super::path_name::{BufferNames, ChainNames, PathName};
 use super::persistent::back::PersistentPath;
+use crate::bounded::Bounded;
 use crate::grants::MappedStats;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::net::stats::Served;
@@ -313,7 +314,7 @@ impl<P: Platform> Chain<P> {
     }
 
     /// Releases what is held; see [`BackPath::retire`].
-    pub fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
+    pub fn retire(&mut self, p: &P, done: &mut Bounded<Token>) {
         self.ahead.iter_mut().for_each(|path| path.retire(p, done));
     }
 }

@@ -20,19 +20,17 @@
 //!   may parse.
 //! - The page of a held frame is recorded here until the port completes the frame, and is not
 //!   unmapped before.
-//! - Nothing is allocated after the first batch for a port that takes payload in place. A held
-//!   frame keeps its slots of the ring, so the ring's length bounds the held frames.
+//! - Nothing is allocated for a frame. A held frame keeps its slots of the ring, so the ring's
+//!   length bounds the held frames, for which there is room from the beginning.
 //!
 //! What a guest may do: change the payload at any time, but no head, length or place. It can name a
 //! page twice: both frames then have the bytes that are there when they are read.
 
-use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits};
+use crate::bounded::{Bounded, BoundedQueue};
+use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits, within};
 use crate::net::headers::IpHeaders;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
-use crate::wire::netif::DROP_SLOTS;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 /// Number of bytes at the start of each frame that are always copied: the headers (Linux:
 /// `XEN_NETBACK_TX_COPY_LEN`).
@@ -65,13 +63,12 @@ struct Part {
     place: Place,
 }
 
-/// A frame that the port keeps.
+/// A page of a frame that the port keeps. A frame's pages follow each other; one without pages has
+/// an entry too.
 #[derive(Debug)]
 struct Kept {
     token: Token,
-    /// The page of each part.
-    pages: [u32; DROP_SLOTS],
-    nr_pages: usize,
+    page: Option<u32>,
 }
 
 /// Frames whose payload a port reads in the guest's pages, until it has completed them.
@@ -83,13 +80,13 @@ pub struct HeldFrames {
     own: Todo,
     /// Frames of the batch that the port keeps; none once the batch is settled.
     keeping: Todo,
-    parts: Vec<Part>,
+    parts: Bounded<Part>,
     /// For each frame of the batch the index of its first part.
     first: Box<[u16; BURST_FRAMES]>,
     /// For this batch and earlier ones: frames that the port keeps, and frames that it completed
-    /// and that are not retired.
-    kept: VecDeque<Kept>,
-    done: Vec<Token>,
+    /// and that are not retired. In both lists a frame has no more entries than slots.
+    kept: BoundedQueue<Kept>,
+    done: Bounded<Token>,
 }
 
 impl Default for HeldFrames {
@@ -98,15 +95,23 @@ impl Default for HeldFrames {
             serial: 0,
             own: 0,
             keeping: 0,
-            parts: Vec::new(),
+            parts: Bounded::without_room(),
             first: Box::new([0; BURST_FRAMES]),
-            kept: VecDeque::new(),
-            done: Vec::new(),
+            kept: BoundedQueue::default(),
+            done: Bounded::without_room(),
         }
     }
 }
 
 impl HeldFrames {
+    /// Makes room for the frames of a batch, and for as many held frames as a ring of `slots` slots
+    /// has. Without it no frame is lent.
+    pub fn make_room(&mut self, slots: usize) {
+        self.parts = Bounded::new(BATCH_SLOTS);
+        self.kept = BoundedQueue::new(slots);
+        self.done = Bounded::new(slots);
+    }
+
     /// Marks those frames of `todo` that are long enough, have no fragment fetched yet, and have a
     /// place for each slot; returns them. `copy` copies the bytes of a place.
     #[cold]
@@ -121,12 +126,6 @@ impl HeldFrames {
     ) -> Todo {
         (self.serial, self.own, self.keeping) = (batch.serial, 0, 0);
         self.parts.clear();
-        if self.parts.capacity() == 0 {
-            // The first batch for such a port: a ring's slots, and as many frames.
-            self.parts.reserve(BATCH_SLOTS);
-            self.kept.reserve(BATCH_SLOTS);
-            self.done.reserve(BATCH_SLOTS);
-        }
         let Some(StandingTakes { caps: takes, above }) = batch.standing else { return 0 };
         for i in bits(todo) {
             let desc = out.desc(i);
@@ -139,8 +138,9 @@ impl HeldFrames {
             for slot in batch.slots_of(i) {
                 let place = place_of(slot).filter(|_| slot.fetched == 0);
                 let n = slot.len.min(HEAD_BYTES - had);
-                let to = &mut out.bytes_mut()[start + usize::from(had)..][..usize::from(n)];
-                let Some(Place { page, at }) = place.filter(|place| n == 0 || copy(*place, to)) else {
+                let to = out.part_mut(start + usize::from(had), n.into());
+                let copied = |place: &Place| n == 0 || to.is_some_and(|to| copy(*place, to));
+                let Some(Place { page, at }) = place.filter(copied) else {
                     all = slot.len == 0;
                     if all {
                         continue;
@@ -150,13 +150,17 @@ impl HeldFrames {
                 had += n;
                 if slot.len > n {
                     let place = Place { page, at: at + u32::from(n) };
-                    self.parts.push(Part { frame: i as u8, len: slot.len - n, place });
+                    let part = Part { frame: i as u8, len: slot.len - n, place };
+                    all = self.parts.push(part).is_ok();
+                    if !all {
+                        break;
+                    }
                 }
             }
-            let head = &out.bytes_mut()[start..][..usize::from(had)];
+            let head = out.part_mut(start, had.into()).unwrap_or_default();
             if all && may_be_zero_copy(takes, desc, head) {
-                batch.heads[i] = had;
-                self.first[i] = first as u16;
+                *batch.head(i) = had;
+                self.first[within::<BURST_FRAMES>(i)] = first as u16;
                 self.own |= 1 << i;
             } else {
                 self.parts.truncate(first);
@@ -179,7 +183,8 @@ impl HeldFrames {
         k: usize,
         piece: impl FnOnce(Place, usize) -> Option<Piece<'a>>,
     ) -> Option<Piece<'a>> {
-        let part = self.parts.get(self.first[i] as usize + k).filter(|part| usize::from(part.frame) == i)?;
+        let first = usize::from(self.first[within::<BURST_FRAMES>(i)]);
+        let part = self.parts.get(first + k).filter(|part| usize::from(part.frame) == i)?;
         if self.own >> i & 1 == 0 {
             return None;
         }
@@ -191,16 +196,23 @@ impl HeldFrames {
         if self.own & !self.keeping & 1 << i == 0 {
             return None;
         }
-        self.keeping |= 1 << i;
         let token = Token::of(self.serial, i);
-        let mut kept = Kept { token, pages: [0; DROP_SLOTS], nr_pages: 0 };
-        let parts = self.parts[self.first[i] as usize..].iter();
-        for (to, part) in kept.pages.iter_mut().zip(parts.take_while(|part| usize::from(part.frame) == i)) {
-            *to = part.place.page;
-            page(part.place.page);
-            kept.nr_pages += 1;
+        let first = usize::from(self.first[within::<BURST_FRAMES>(i)]);
+        let parts = self.parts.get(first..).unwrap_or_default().iter();
+        let parts = parts.take_while(|part| usize::from(part.frame) == i);
+        if self.kept.room() < parts.clone().count().max(1) {
+            return None;
         }
-        self.kept.push_back(kept);
+        self.keeping |= 1 << i;
+        let before = self.kept.len();
+        for part in parts {
+            page(part.place.page);
+            let has_room = self.kept.push_back(Kept { token, page: Some(part.place.page) }).is_ok();
+            debug_assert!(has_room, "that was asked before");
+        }
+        if self.kept.len() == before {
+            let _ = self.kept.push_back(Kept { token, page: None });
+        }
         Some(token)
     }
 
@@ -219,27 +231,32 @@ impl HeldFrames {
     /// Notes that the port has completed these frames, `None`: all. Calls `release` for their
     /// pages.
     pub fn complete(&mut self, tokens: Option<&[Token]>, mut release: impl FnMut(u32)) {
-        let done = &mut self.done;
-        let mut end = |kept: Kept| {
-            kept.pages.iter().take(kept.nr_pages).for_each(|page| release(*page));
-            done.push(kept.token);
+        let mut end = |kept: &mut BoundedQueue<Kept>, at: usize, token: Token| {
+            while kept.get(at).is_some_and(|kept| kept.token == token) {
+                kept.remove(at).and_then(|kept| kept.page).map(&mut release);
+            }
+            let has_room = self.done.push(token).is_ok();
+            debug_assert!(has_room, "a frame that is not retired has a slot of the ring");
         };
         let Some(tokens) = tokens else {
-            while let Some(kept) = self.kept.pop_front() {
-                end(kept);
+            while let Some(token) = self.kept.front().map(|kept| kept.token) {
+                end(&mut self.kept, 0, token);
             }
             return;
         };
         for token in tokens {
             // Nearly always the oldest. What was never kept, or is another path's, means nothing.
             if let Some(at) = self.kept.iter().position(|kept| kept.token == *token) {
-                self.kept.remove(at).map(&mut end);
+                end(&mut self.kept, at, *token);
             }
         }
     }
 
     /// Appends the frames whose requests may be answered now.
-    pub fn retire(&mut self, done: &mut Vec<Token>) {
-        done.append(&mut self.done);
+    pub fn retire(&mut self, done: &mut Bounded<Token>) {
+        for token in self.done.to_drain().drain(..) {
+            let has_room = done.push(token).is_ok();
+            debug_assert!(has_room, "there is room for a ring's frames");
+        }
     }
 }

@@ -132,10 +132,8 @@ impl<P: Platform> Vif<P> {
             bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
         }
         let now_ns = p.clock().now_ns();
-        let n = self.queues.len();
         for q in &mut self.queues {
             q.rx.watch(self.config.patience, front.rx_notify, begin == Begin::Reattach, now_ns);
-            q.rx.set_queues(n);
         }
         self.shares = shares;
         let share = PageShare { pages: left + only_kept, lasting: self.lasting };
@@ -287,10 +285,13 @@ impl<P: Platform> Vif<P> {
         begin: Begin,
     ) -> Result<(), ConnectError<E>> {
         let of = self.of;
-        let mut control = self.control.lock();
-        control.offer_multicast(self.offered.multicast_control);
-        let kept = if begin == Begin::Reattach { control.resume() } else { None };
-        let KeptGrefs { versions, taken } = control.grefs.clone();
+        let (kept, KeptGrefs { versions, taken }) = {
+            let mut control = self.control.lock();
+            control.offer_multicast(self.offered.multicast_control);
+            control.set_queues(self.queues.len());
+            let kept = if begin == Begin::Reattach { control.resume() } else { None };
+            (kept, control.grefs.clone())
+        };
         if let (Some(grefs), true) = (&self.grefs, kept.is_some()) {
             grefs.check(&versions[..])?;
         }
@@ -317,7 +318,7 @@ impl<P: Platform> Vif<P> {
                     grefs.resume(p, self.of, &versions[..]);
                     grefs.take_again(p, self.of, taken);
                 }
-                None => ctrl.refuse(p, self.of, &mut control, taken),
+                None => ctrl.refuse(p, self.of, &self.control, taken),
             }
         }
         if kept.is_none() {
@@ -325,7 +326,8 @@ impl<P: Platform> Vif<P> {
                 Begin::Fresh => MulticastList::default(),
                 Begin::Reattach => MulticastList::lost(),
             };
-            control.begin(self.ctrl.as_ref().map_or(0, CtrlRing::rsp_prod), list);
+            let rsp_prod = self.ctrl.as_ref().map_or(0, CtrlRing::rsp_prod);
+            self.control.lock().begin(rsp_prod, list);
         }
         Ok(())
     }

@@ -1,25 +1,25 @@
 //! `copy` at the back: every fragment is copied by grant copy, the whole batch in one call. This
 //! path serves every frame, and is the fall-back of all others.
 
+use crate::bounded::Bounded;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::BackPath;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, Burst, Token};
 use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
-use alloc::vec::Vec;
 
 /// The path `copy`, with the operations of the current batch. Its lists are allocated once.
 #[derive(Debug)]
 pub struct CopyPath {
-    ops: Vec<CopyOp>,
+    ops: Bounded<CopyOp>,
     /// For each operation the frame and the fragment that it copies.
-    of: Vec<(u8, u8)>,
+    of: Bounded<(u8, u8)>,
 }
 
 impl Default for CopyPath {
     fn default() -> Self {
-        Self { ops: Vec::with_capacity(BATCH_SLOTS), of: Vec::with_capacity(BATCH_SLOTS) }
+        Self { ops: Bounded::new(BATCH_SLOTS), of: Bounded::new(BATCH_SLOTS) }
     }
 }
 
@@ -29,12 +29,14 @@ impl CopyPath {
         self.of.clear();
     }
 
-    /// Adds the copy of one fragment. Reference 0 is never used: in Xen it is the console's, and in
-    /// staging it means "no page".
+    /// Adds the copy of one fragment. False: it names no page, or there is no room. Reference 0 is
+    /// never used: in Xen it is the console's, and in staging it means "no page".
     #[inline(always)]
-    fn push(&mut self, frame: usize, slot: usize, gref: u32, offset: u16, len: u16, at: u32) {
-        self.ops.push(CopyOp { gref: GrantRef(gref), offset, len, at, status: GrantStatus::OKAY });
-        self.of.push((frame as u8, slot as u8));
+    fn push(&mut self, frame: usize, slot: usize, gref: u32, offset: u16, len: u16, at: u32) -> bool {
+        let op = CopyOp { gref: GrantRef(gref), offset, len, at, status: GrantStatus::OKAY };
+        gref != GrantRef::NONE.0
+            && self.of.push((frame as u8, slot as u8)).is_ok()
+            && self.ops.push(op).is_ok()
     }
 }
 
@@ -48,12 +50,10 @@ impl<P: Platform> BackPath<P> for CopyPath {
             for (k, slot) in batch.slots_of(i).iter_mut().enumerate() {
                 // A fragment of no bytes is legal and needs no page (XSA-448).
                 if slot.fetched < slot.len {
-                    if slot.gref == GrantRef::NONE.0 {
+                    let had = slot.fetched;
+                    let at = at + u32::from(had);
+                    if !self.push(i, k, slot.gref, slot.offset + had, slot.len - had, at) {
                         refused |= 1 << k;
-                    } else {
-                        let had = slot.fetched;
-                        let at = at + u32::from(had);
-                        self.push(i, k, slot.gref, slot.offset + had, slot.len - had, at);
                     }
                 }
                 at += slot.len as u32;
@@ -66,7 +66,7 @@ impl<P: Platform> BackPath<P> for CopyPath {
             return 0;
         }
         let tried = p.peer().copy(of, LocalBytes::FromPeer(out.bytes_mut()), &mut self.ops).is_ok();
-        for (op, &(i, k)) in self.ops.iter().zip(&self.of) {
+        for (op, &(i, k)) in self.ops.iter().zip(self.of.iter()) {
             if !tried || op.status != GrantStatus::OKAY {
                 batch.fail_slot(i as usize, k as usize, out);
             }
@@ -81,11 +81,7 @@ impl<P: Platform> BackPath<P> for CopyPath {
             let mut refused = false;
             for (k, slot) in batch.slots_of(i).iter().enumerate() {
                 if slot.len > 0 {
-                    if slot.gref == GrantRef::NONE.0 {
-                        refused = true;
-                    } else {
-                        self.push(i, k, slot.gref, slot.offset, slot.len, slot.at);
-                    }
+                    refused |= !self.push(i, k, slot.gref, slot.offset, slot.len, slot.at);
                 }
             }
             if refused {
@@ -96,7 +92,7 @@ impl<P: Platform> BackPath<P> for CopyPath {
             return 0;
         }
         let tried = p.peer().copy(of, LocalBytes::ToPeer(frames.bytes), &mut self.ops).is_ok();
-        for (op, &(i, _)) in self.ops.iter().zip(&self.of) {
+        for (op, &(i, _)) in self.ops.iter().zip(self.of.iter()) {
             if !tried || op.status != GrantStatus::OKAY {
                 batch.fail(i as usize);
             }
@@ -104,5 +100,5 @@ impl<P: Platform> BackPath<P> for CopyPath {
         0
     }
 
-    fn retire(&mut self, _p: &P, _done: &mut Vec<Token>) {}
+    fn retire(&mut self, _p: &P, _done: &mut Bounded<Token>) {}
 }

@@ -14,6 +14,7 @@
 
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, copy_out_around, rounded};
+use crate::bounded::Bounded;
 use crate::net::ahead::{AHEAD, AHEAD_BYTES, SHORT};
 use crate::net::batch::{Claim, RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
@@ -23,7 +24,6 @@ use crate::port::{Arena, Burst, Token};
 use crate::shm::SharedBytes;
 use crate::units::DomId;
 use crate::wire::netif::{RXF_DATA_RING, RxResponse, TXF_DATA_RING, TxRequest};
-use alloc::vec::Vec;
 
 /// TX requests whose bytes are in the data ring: a flag says so, and the reference field has their
 /// place in the TX half.
@@ -137,9 +137,9 @@ fn ask<M: SharedBytes>(
     i: usize,
 ) {
     let from = if todo & ((1 << i) - 1) == 0 { i } else { i + AHEAD };
-    let first = batch.frames[i].first_slot as usize;
+    let first = usize::from(batch.frame(i).first_slot);
     for j in (from..=i + AHEAD).filter(|j| todo.checked_shr(*j as u32).is_some_and(|bits| bits & 1 > 0)) {
-        let k = batch.frames[j].first_slot as usize;
+        let k = usize::from(batch.frame(j).first_slot);
         let (Some(before), Some(slot)) = (batch.slots.get(first..k), batch.slots.get(k)) else { return };
         let bytes: usize = before.iter().map(|slot| ahead + rounded(slot.len.into())).sum();
         if usize::from(slot.len) > SHORT {
@@ -210,15 +210,15 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         let ours = todo & batch.claimed(CLAIM);
         // All of the batch's first: it was written by another core.
         for i in bits(ours) {
-            let slot = batch.slots[batch.frames[i].first_slot as usize];
+            let slot = *batch.first_slot(i);
             self.map.prefetch_read(slot.gref as usize, (slot.len as usize).min(AHEAD_BYTES));
         }
         for i in bits(ours) {
             let at = out.desc(i).at as usize;
-            let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
+            let slot = batch.first_slot(i);
             slot.fetched = slot.len;
-            let to = &mut out.bytes_mut()[at..at + slot.len as usize];
-            if !copy_out_around(&self.map, self.size, slot.gref as usize, to) {
+            let (place, to) = (slot.gref as usize, out.part_mut(at, slot.len.into()));
+            if !to.is_some_and(|to| copy_out_around(&self.map, self.size, place, to)) {
                 batch.fail(i, out); // cannot be: the place was checked
             }
         }
@@ -234,7 +234,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         let mut next = given.places.next() as usize;
         let mut has_long = false;
         for i in bits(todo) {
-            let len = frames.frames[i].len as usize;
+            let len = frames.len_of(i) as usize;
             if len > SHORT {
                 has_long = true;
                 break;
@@ -247,16 +247,15 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
             if has_long {
                 ask(&self.map, self.size, given.places.next() as usize, ahead, batch, todo, i);
             }
-            let f = batch.frames[i];
-            let slots = f.first_slot as usize..(f.first_slot + f.nr_slots) as usize;
+            let f = batch.frame(i);
             // The frame's first slot went by another path; so does the rest of the frame.
-            if batch.slots[slots.clone()].iter().any(|slot| slot.len == 0) {
+            if batch.slots_of(i).iter().any(|slot| slot.len == 0) {
                 rest |= 1 << i;
                 continue;
             }
             // A frame that is here is whole.
             let head = if f.head > 0 { batch.whole_again(i) } else { 0 };
-            let pieces = &batch.slots[slots.clone()];
+            let pieces = batch.slots_of(i);
             let bytes: usize = pieces.iter().map(|slot| ahead + rounded(slot.len.into())).sum();
             if !given.places.has_room(bytes) || !given.used.has_room(pieces.len() as u32) {
                 if head > 0 {
@@ -266,8 +265,8 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
                 rest |= 1 << i;
                 continue;
             }
-            for k in slots {
-                let slot = batch.slots[k];
+            for k in f.slots() {
+                let slot = *batch.slot(k);
                 let Some(place) = given.places.take(ahead + usize::from(slot.len)) else { break };
                 let place = (place as usize + ahead) & (self.size - 1);
                 let (at, len) = (slot.at as usize, usize::from(slot.len));
@@ -279,7 +278,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
                     break;
                 }
                 given.used.note(batch.first_index.wrapping_add(slot.rsp.into()), given.places.head());
-                let rsp = &mut batch.rsps[slot.rsp as usize];
+                let rsp = batch.rsp(k);
                 rsp.offset = (place / PLACE_BYTES) as u16;
                 rsp.flags |= RXF_DATA_RING;
             }
@@ -287,5 +286,5 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
         rest
     }
 
-    fn retire(&mut self, _p: &P, _done: &mut Vec<Token>) {}
+    fn retire(&mut self, _p: &P, _done: &mut Bounded<Token>) {}
 }

@@ -11,8 +11,9 @@
 
 use super::exchange::GrefExchange;
 use super::table::GrefTable;
+use crate::bounded::Bounded;
 use crate::net::ahead::SHORT;
-use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits, within};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HeldFrames, Place};
 use crate::platform::{PeerMem, Platform};
@@ -21,7 +22,6 @@ use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 /// The page is not in the table.
 const NOWHERE: u32 = u32::MAX;
@@ -103,10 +103,10 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
             todo
         };
         for i in bits(todo) {
-            let first = batch.frames[i].first_slot as usize;
+            let first = usize::from(batch.frame(i).first_slot);
             for (k, slot) in (first..).zip(batch.slots_of(i)) {
                 let place = table.locate(GrantRef(slot.gref));
-                self.places[k] = place.unwrap_or(NOWHERE);
+                self.places[within::<BATCH_SLOTS>(k)] = place.unwrap_or(NOWHERE);
                 if usize::from(slot.len) <= SHORT
                     && let Some(page) = place.and_then(|place| table.at(place))
                 {
@@ -116,16 +116,16 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
         }
         let mut rest: Todo = 0;
         for i in bits(todo) {
-            let first = batch.frames[i].first_slot as usize;
+            let first = usize::from(batch.frame(i).first_slot);
             let mut at = out.desc(i).at as usize;
             for (k, slot) in (first..).zip(batch.slots_of(i)) {
                 let len = slot.len as usize;
                 if slot.fetched < slot.len
-                    && let Some(page) = table.at(self.places[k])
+                    && let Some(page) = table.at(self.places[within::<BATCH_SLOTS>(k)])
                 {
                     let had = slot.fetched as usize;
-                    let to = &mut out.bytes_mut()[at + had..at + len];
-                    let copied = page.map.copy_out(slot.offset as usize + had, to);
+                    let to = out.part_mut(at + had, len - had);
+                    let copied = to.is_some_and(|to| page.map.copy_out(slot.offset as usize + had, to));
                     debug_assert!(copied, "a fragment ends with its page");
                     if copied {
                         slot.fetched = slot.len;
@@ -140,7 +140,7 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
         rest
     }
 
-    fn retire(&mut self, _p: &P, done: &mut Vec<Token>) {
+    fn retire(&mut self, _p: &P, done: &mut Bounded<Token>) {
         self.held.retire(done);
     }
 
@@ -149,7 +149,7 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
         let Some(table) = self.table.as_deref().filter(|table| table.nr_writable() > 0) else { return todo };
         let mut rest: Todo = 0;
         for i in bits(todo) {
-            let first = batch.frames[i].first_slot as usize;
+            let first = usize::from(batch.frame(i).first_slot);
             for (k, slot) in (first..).zip(batch.slots_of(i)) {
                 let place = table.locate(GrantRef(slot.gref));
                 let page = place.and_then(|place| table.at(place)).filter(|page| page.writable);
@@ -161,10 +161,11 @@ impl<P: Platform> BackPath<P> for GrefMappingPath<P> {
                     None if slot.len > 0 => rest |= 1 << i,
                     None => {}
                 }
-                self.places[k] = place.unwrap_or(NOWHERE);
+                self.places[within::<BATCH_SLOTS>(k)] = place.unwrap_or(NOWHERE);
             }
         }
-        batch.copy_in(frames, todo & !rest, |k, _| table.at(self.places[k]).map(|page| &page.map));
+        let place = |k| self.places[within::<BATCH_SLOTS>(k)];
+        batch.copy_in(frames, todo & !rest, |k, _| table.at(place(k)).map(|page| &page.map));
         rest
     }
 }

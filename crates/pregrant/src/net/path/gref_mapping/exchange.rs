@@ -5,35 +5,34 @@
 //!   control thread: mapped --Keep--> commands --> table       worker, when it applies settings, between two batches
 //!                 unmapped <--given-- pages <--GiveBack--
 //! ```
-//! The worker moves pages in and out of its table; the control thread makes the system calls.
-//! Invariant: the lock is held only while a list is taken: once for each ADD or DEL, never for a
-//! batch, and once a turn while a DEL waits for frames that a port holds. Meanwhile no page of the
-//! list is lent.
+//! The worker moves pages in and out of its table; the control thread makes the system calls, and
+//! allocates the lists: the worker only links and fills them.
+//! Invariant: a lock is held only while a list is taken or linked: once for each ADD or DEL, never
+//! for a batch, and once a turn while a DEL waits for frames that a port holds. Meanwhile no page
+//! of the list is lent. The worker never waits for a lock: it looks again later. Loom checks all
+//! orders: `tests/control_loom.rs`.
 
-use super::table::{GrefTable, Mapped};
+use super::command::{Mapped, PageCommand, Unplaced};
+use super::table::GrefTable;
+use crate::bounded::Bounded;
+use crate::linked::{Entry, Linked};
+use crate::sync::{AtomicBool, Lock, Ordering};
 use crate::units::GrantRef;
 use alloc::vec::Vec;
 use core::mem;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use spin::Mutex;
-
-/// A command of the vif's owner to the queue's worker.
-#[derive(Debug)]
-enum PageCommand<M> {
-    Keep(Vec<(GrantRef, Mapped<M>)>),
-    GiveBack(Vec<GrantRef>),
-}
+use core::sync::atomic::AtomicUsize;
 
 /// Mailbox between the vif's owner, which maps and unmaps pages, and the worker that runs the
 /// queue.
 #[derive(Debug)]
 pub struct GrefExchange<M> {
-    commands: Mutex<Vec<PageCommand<M>>>,
+    /// The newest first.
+    commands: Lock<Linked<PageCommand<M>>>,
     /// The pages that the worker removed for the last [`GiveBack`](PageCommand::GiveBack), until
     /// the owner collects them.
-    given: Mutex<Option<Vec<M>>>,
-    /// True while a [`GiveBack`](PageCommand::GiveBack) waits: the port still holds frames in some
-    /// of its pages.
+    given: Lock<Option<Vec<M>>>,
+    /// True while a command waits: the port still holds frames in some of its pages, or a lock was
+    /// held.
     waits: AtomicBool,
     has_given: AtomicBool,
     /// Number of pages in the table as the worker last saw it: all, and the writable ones.
@@ -43,8 +42,8 @@ pub struct GrefExchange<M> {
 impl<M> Default for GrefExchange<M> {
     fn default() -> Self {
         Self {
-            commands: Mutex::default(),
-            given: Mutex::default(),
+            commands: Lock::default(),
+            given: Lock::default(),
             waits: AtomicBool::new(false),
             has_given: AtomicBool::new(false),
             pages: Default::default(),
@@ -55,15 +54,24 @@ impl<M> Default for GrefExchange<M> {
 impl<M> GrefExchange<M> {
     /// Orders the worker to add these pages to its table. Advance the queue's
     /// [`ConfigGeneration`](crate::net::path::ConfigGeneration) afterwards.
-    pub fn keep(&self, pages: Vec<(GrantRef, Mapped<M>)>) {
-        self.commands.lock().push(PageCommand::Keep(pages));
+    pub fn keep(&self, mut pages: Vec<(GrantRef, Mapped<M>)>) {
+        // The worker takes them from the end.
+        pages.reverse();
+        let unplaced = Some(Entry::new(Unplaced::new(pages.len())));
+        self.order(PageCommand::Keep { pages, unplaced });
     }
 
     /// Orders the worker to remove these pages from its table and to [return](Self::given) them
     /// together. Advance the queue's [`ConfigGeneration`](crate::net::path::ConfigGeneration)
     /// afterwards.
     pub fn want_back(&self, refs: Vec<GrantRef>) {
-        self.commands.lock().push(PageCommand::GiveBack(refs));
+        let pages = Bounded::new(refs.len());
+        self.order(PageCommand::GiveBack { refs, pages });
+    }
+
+    fn order(&self, command: PageCommand<M>) {
+        let entry = Entry::new(command);
+        self.commands.lock().push(entry);
     }
 
     /// Pages that the owner wanted back, once the worker has removed all of them.
@@ -90,29 +98,37 @@ impl<M> GrefExchange<M> {
     /// pages were given back. The pages of one list are given back together: a list with a page
     /// that a port still reads waits, and so do later commands.
     pub fn apply(&self, table: &mut GrefTable<M>) -> bool {
-        let mut commands = mem::take(&mut *self.commands.lock()).into_iter();
+        let mut commands = mem::take(&mut table.commands);
         let (mut gave, mut waits) = (false, false);
-        while let Some(command) = commands.next() {
-            match command {
-                PageCommand::GiveBack(refs) if refs.iter().any(|gref| table.is_held(*gref)) => {
+        match self.commands.try_lock() {
+            Some(mut newest) => commands.append_reversed(mem::take(&mut *newest)),
+            None => waits = true,
+        }
+        while let Some(mut command) = commands.pop() {
+            match &mut command.item {
+                PageCommand::GiveBack { refs, .. } if refs.iter().any(|gref| table.is_held(*gref)) => {
                     refs.iter().for_each(|gref| table.let_leave(*gref));
-                    let mut later = self.commands.lock();
-                    let rest: Vec<_> =
-                        core::iter::once(PageCommand::GiveBack(refs)).chain(commands).collect();
-                    later.splice(0..0, rest);
+                    commands.push(command);
                     waits = true;
                     break;
                 }
-                PageCommand::Keep(pages) => {
-                    pages.into_iter().for_each(|(gref, page)| table.insert(gref, page))
-                }
-                PageCommand::GiveBack(refs) => {
-                    let pages = refs.into_iter().filter_map(|gref| table.remove(gref));
-                    *self.given.lock() = Some(pages.collect());
+                PageCommand::Keep { pages, unplaced } => table.insert_all(pages, unplaced.take()),
+                PageCommand::GiveBack { refs, pages } => {
+                    let Some(mut given) = self.given.try_lock() else {
+                        commands.push(command);
+                        waits = true;
+                        break;
+                    };
+                    for page in refs.iter().filter_map(|gref| table.remove(*gref)) {
+                        let has_room = pages.push(page).is_ok();
+                        debug_assert!(has_room, "there is room for each reference's");
+                    }
+                    *given = Some(mem::take(pages).into_vec());
                     gave = true;
                 }
             }
         }
+        table.commands = commands;
         self.waits.store(waits, Ordering::Relaxed);
         for (count, n) in self.pages.iter().zip([table.len(), table.nr_writable()]) {
             count.store(n, Ordering::Relaxed);

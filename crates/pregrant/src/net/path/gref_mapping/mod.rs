@@ -31,6 +31,7 @@
 
 pub mod acceptance;
 pub mod back;
+mod command;
 pub mod exchange;
 pub mod front;
 pub mod list;

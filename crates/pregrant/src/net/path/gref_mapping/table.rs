@@ -4,53 +4,67 @@
 //!   gref --locate--> place --at--> Mapped { map, writable }
 //! ```
 //! Invariants: one thread at a time owns it, with its queue; it changes between batches only
-//! (`exchange`). The control side bounds its length.
+//! (`exchange`), and allocates nothing then. The control side bounds its length.
 //!
 //! What a guest may do: choose references with equal hashes. Such pages are mapped, and the next
 //! path serves their frames, as if they were not.
 
+pub use super::command::Mapped;
+use super::command::{PageCommand, Unplaced};
 use crate::grants::MappedPages;
+use crate::linked::{Entry, Linked};
 use crate::units::GrantRef;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-
-/// A page of the guest that is mapped.
-#[derive(Debug)]
-pub struct Mapped<M> {
-    /// The mapping.
-    pub map: M,
-    /// The page is mapped for writing too.
-    pub writable: bool,
-    /// The guest asked to unmap the page (DEL): ports get no payload of it any more.
-    pub leaves: bool,
-}
-
-impl<M> Mapped<M> {
-    /// A page that the guest did not ask to unmap.
-    pub fn new(map: M, writable: bool) -> Self {
-        Self { map, writable, leaves: false }
-    }
-}
 
 /// The mapped pages of one queue, found by grant reference.
 #[derive(Debug)]
 pub struct GrefTable<M> {
     store: MappedPages<Mapped<M>>,
-    /// Pages that found no place in the hash table.
-    unplaced: Vec<(GrantRef, Mapped<M>)>,
+    /// Pages that found no place in the hash table, in the lists that came with them. No list is
+    /// empty.
+    unplaced: Linked<Unplaced<M>>,
+    nr_unplaced: usize,
     writable: usize,
+    /// Commands that wait for a page that is held, the oldest first.
+    pub(super) commands: Linked<PageCommand<M>>,
 }
 
 impl<M> GrefTable<M> {
     /// A table for at most `limit` pages.
     pub fn new(limit: usize) -> Self {
-        Self { store: MappedPages::new(limit), unplaced: Vec::new(), writable: 0 }
+        Self {
+            store: MappedPages::new(limit),
+            unplaced: Linked::new(),
+            nr_unplaced: 0,
+            writable: 0,
+            commands: Linked::new(),
+        }
     }
 
-    /// Adds a page.
+    /// Adds a page. It may allocate.
     pub fn insert(&mut self, gref: GrantRef, page: Mapped<M>) {
-        self.writable += usize::from(page.writable);
-        if let Err(page) = self.store.insert(gref, page) {
-            self.unplaced.push((gref, page));
+        self.insert_all(&mut Vec::from([(gref, page)]), Some(Entry::new(Unplaced::new(1))));
+    }
+
+    /// Adds `pages`. Those without a place in the hash table go into the list `unplaced`, which has
+    /// room for all of them.
+    pub(super) fn insert_all(
+        &mut self,
+        pages: &mut Vec<(GrantRef, Mapped<M>)>,
+        unplaced: Option<Box<Entry<Unplaced<M>>>>,
+    ) {
+        let Some(mut unplaced) = unplaced else { return };
+        while let Some((gref, page)) = pages.pop() {
+            self.writable += usize::from(page.writable);
+            if let Err(page) = self.store.insert(gref, page) {
+                let has_room = unplaced.item.push((gref, page)).is_ok();
+                debug_assert!(has_room, "there is room for each");
+                self.nr_unplaced += 1;
+            }
+        }
+        if !unplaced.item.is_empty() {
+            self.unplaced.push(unplaced);
         }
     }
 
@@ -68,13 +82,23 @@ impl<M> GrefTable<M> {
 
     /// Removes a page, unless a frame in flight uses it.
     pub fn remove(&mut self, gref: GrantRef) -> Option<M> {
-        let at = |unplaced: &Vec<(GrantRef, _)>| unplaced.iter().position(|(r, _)| *r == gref);
         let page = match self.store.remove(gref) {
             Some(page) => page,
-            None => self.unplaced.swap_remove(at(&self.unplaced)?).1,
+            None => self.remove_unplaced(gref)?,
         };
         self.writable -= usize::from(page.writable);
         Some(page.map)
+    }
+
+    #[cold]
+    fn remove_unplaced(&mut self, gref: GrantRef) -> Option<Mapped<M>> {
+        let (_, page) = self.unplaced.iter_mut().find_map(|list| {
+            let at = list.iter().position(|(r, _)| *r == gref)?;
+            list.take(at)
+        })?;
+        self.nr_unplaced -= 1;
+        self.unplaced.retain(|list| !list.is_empty());
+        Some(page)
     }
 
     /// The index of the page of `gref`, valid until the table changes.
@@ -91,7 +115,7 @@ impl<M> GrefTable<M> {
 
     /// Number of pages.
     pub fn len(&self) -> usize {
-        self.store.len() + self.unplaced.len()
+        self.store.len() + self.nr_unplaced
     }
 
     /// True if the table is empty.

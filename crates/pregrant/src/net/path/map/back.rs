@@ -6,10 +6,12 @@
 //!         \--port takes lent payload--> map, if it reads --> settle --+--> retire
 //!                                                                     +--> held, until complete --> retire
 //! ```
-//! Invariant: the pages of a batch go together. While the port holds one frame of a batch, all of
-//! its pages stay mapped, and all of its frames unanswered.
+//! Invariants: the pages of a batch go together. While the port holds one frame of a batch, all of
+//! its pages stay mapped, and all of its frames unanswered: so no more pages are kept than the ring
+//! has slots, for which there is memory from the beginning.
 
-use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
+use crate::bounded::Bounded;
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits, within};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HEAD_BYTES, may_be_zero_copy};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
@@ -18,7 +20,6 @@ use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::grant::GrantStatus;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::mem;
 
 /// A page of the current batch, and the bytes of it that a frame uses.
@@ -34,34 +35,33 @@ struct Part {
 }
 
 /// An earlier batch with frames that the port holds.
-struct Kept<M> {
+struct Kept {
     serial: u64,
     /// Frames that the port has not completed.
     open: Todo,
-    maps: Vec<M>,
     /// Frames of the batch that are held.
     held: Todo,
 }
 
 /// The path `map`: pages that are mapped for the frames of a batch.
 pub struct MapPath<P: Platform> {
-    headers: Vec<CopyOp>,
-    header_of: Vec<(u8, u8)>,
+    headers: Bounded<CopyOp>,
+    header_of: Bounded<(u8, u8)>,
     /// Pages of the current batch, which one call maps.
-    refs: Vec<GrantRef>,
-    parts: Vec<Part>,
+    refs: Bounded<GrantRef>,
+    parts: Bounded<Part>,
     /// For each frame of the batch the index of its first part.
     first: Box<[u16; BURST_FRAMES]>,
     /// The frames of the batch that this path serves.
     own: Todo,
     /// Mappings of the parts: either all parts are in the first one, or each part is in its own, in
     /// order.
-    mapped: Vec<<P::Peer as PeerMem>::Map>,
+    mapped: Bounded<<P::Peer as PeerMem>::Map>,
     maps_done: bool,
     /// The parts are mapped one by one, not all in one mapping.
     apart: bool,
     /// Parts that could not be mapped.
-    bad: Vec<u16>,
+    bad: Bounded<u16>,
     /// Number of the current batch.
     serial: u64,
     /// Frames of the current batch that the port keeps.
@@ -69,26 +69,29 @@ pub struct MapPath<P: Platform> {
     /// Frames of the current batch that are held.
     waiting: Todo,
     /// Earlier batches that the port has not completed.
-    kept: Vec<Kept<<P::Peer as PeerMem>::Map>>,
+    kept: Bounded<Kept>,
+    /// The mappings of those batches, each with the batch's number.
+    kept_maps: Bounded<(u64, <P::Peer as PeerMem>::Map)>,
 }
 
 impl<P: Platform> Default for MapPath<P> {
     fn default() -> Self {
         Self {
-            headers: Vec::with_capacity(64),
-            header_of: Vec::with_capacity(64),
-            refs: Vec::with_capacity(BATCH_SLOTS),
-            parts: Vec::with_capacity(BATCH_SLOTS),
+            headers: Bounded::new(BATCH_SLOTS),
+            header_of: Bounded::new(BATCH_SLOTS),
+            refs: Bounded::new(BATCH_SLOTS),
+            parts: Bounded::new(BATCH_SLOTS),
             first: Box::new([0; BURST_FRAMES]),
             own: 0,
-            mapped: Vec::with_capacity(BATCH_SLOTS),
+            mapped: Bounded::new(BATCH_SLOTS),
             maps_done: false,
             apart: false,
-            bad: Vec::with_capacity(BATCH_SLOTS),
+            bad: Bounded::new(BATCH_SLOTS),
             serial: 0,
             keeping: 0,
             waiting: 0,
-            kept: Vec::new(),
+            kept: Bounded::without_room(),
+            kept_maps: Bounded::without_room(),
         }
     }
 }
@@ -99,9 +102,10 @@ impl<P: Platform> MapPath<P> {
     fn plan(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
         let (start, first) = (out.desc(i).at, self.parts.len());
         let mut at = start;
-        let mut lent = batch.takes.is_some();
-        for k in 0..batch.frames[i].nr_slots as usize {
-            let slot = batch.slots_of(i)[k];
+        let (mut lent, mut has_room) = (batch.takes.is_some(), true);
+        let frame = batch.frame(i);
+        for k in 0..usize::from(frame.nr_slots) {
+            let slot = *batch.slot(usize::from(frame.first_slot) + k);
             let had = slot.fetched;
             if had == slot.len {
                 // A frame cannot have a part in private memory after one in the guest's pages.
@@ -124,26 +128,30 @@ impl<P: Platform> MapPath<P> {
             };
             if copied > 0 {
                 let (offset, at) = (slot.offset + had, at + u32::from(had));
-                self.headers.push(CopyOp { gref, offset, len: copied, at, status: GrantStatus::OKAY });
-                self.header_of.push((i as u8, k as u8));
+                let op = CopyOp { gref, offset, len: copied, at, status: GrantStatus::OKAY };
+                has_room &= self.header_of.push((i as u8, k as u8)).is_ok() && self.headers.push(op).is_ok();
             }
             let copied = had + copied;
             if slot.len > copied {
                 if is_head {
-                    batch.heads[i] = (at - start) as u16 + copied;
+                    *batch.head(i) = (at - start) as u16 + copied;
                 }
-                self.refs.push(gref);
-                self.parts.push(Part {
+                let part = Part {
                     frame: i as u8,
                     slot: k as u8,
                     from: slot.offset + copied,
                     len: slot.len - copied,
                     at: at + copied as u32,
-                });
+                };
+                has_room &= self.refs.push(gref).is_ok() && self.parts.push(part).is_ok();
+            }
+            if !has_room {
+                batch.fail_slot(i, k, out); // cannot be: there is room for a batch's slots
+                break;
             }
             at += slot.len as u32;
         }
-        self.first[i] = first as u16;
+        self.first[within::<BURST_FRAMES>(i)] = first as u16;
         self.own |= 1 << i;
         batch.zero_copy |= Todo::from(lent && self.parts.len() > first) << i;
     }
@@ -156,21 +164,23 @@ impl<P: Platform> MapPath<P> {
             return;
         }
         if let Ok(map) = p.peer().map(of, &self.refs, Access::ReadOnly) {
-            self.mapped.push(map);
+            let _ = self.mapped.push(map); // it is empty
             return;
         }
         self.apart = true;
         for (k, gref) in self.refs.iter().enumerate() {
-            match p.peer().map(of, &[*gref], Access::ReadOnly) {
-                Ok(map) => self.mapped.push(map),
-                Err(_) => self.bad.push(k as u16),
-            }
+            let map = p.peer().map(of, &[*gref], Access::ReadOnly);
+            let has_room = match map {
+                Ok(map) => self.mapped.push(map).is_ok(),
+                Err(_) => self.bad.push(k as u16).is_ok(),
+            };
+            debug_assert!(has_room, "there is room for a batch's slots");
         }
     }
 
     /// The bytes of part `k`, if it is mapped.
     fn part(&self, k: usize) -> Option<Piece<'_>> {
-        let part = self.parts[k];
+        let part = self.parts.get(k)?;
         let (map, page) = match (self.apart, self.bad.binary_search(&(k as u16))) {
             (false, _) => (0, k),
             (true, Ok(_)) => return None,
@@ -183,17 +193,47 @@ impl<P: Platform> MapPath<P> {
     fn copy_out(&mut self, p: &P, of: DomId, frames: Todo, batch: &mut TxBatch, out: &mut Arena) {
         self.map(p, of);
         for (k, part) in self.parts.iter().enumerate().filter(|(_, part)| frames >> part.frame & 1 != 0) {
-            let to = &mut out.bytes_mut()[part.at as usize..][..part.len as usize];
+            let to = out.part_mut(part.at as usize, part.len.into()).unwrap_or_default();
             if self.part(k).map(|piece| piece.copy_out(to)) != Some(part.len as usize) {
                 batch.fail_slot(part.frame as usize, part.slot as usize, out);
             }
         }
     }
 
+    /// True if all mappings of the current batch can be kept.
+    fn has_room(&self) -> bool {
+        self.kept.room() > 0 && self.kept_maps.room() >= self.mapped.len()
+    }
+
+    /// Keeps the mappings of the current batch, for which there [is room](Self::has_room).
+    #[cold]
+    fn keep(&mut self, batch: Kept) {
+        for map in self.mapped.to_drain().drain(..) {
+            if let Err((_, map)) = self.kept_maps.push((batch.serial, map)) {
+                mem::forget(map); // cannot be; a port may still read it
+            }
+        }
+        let has_room = self.kept.push(batch).is_ok();
+        debug_assert!(has_room, "a frame is held only where there is room");
+    }
+
+    /// Unmaps what was kept of a batch.
+    #[cold]
+    fn end(&mut self, p: &P, serial: u64) {
+        let mut k = 0;
+        while let Some((of, _)) = self.kept_maps.get(k) {
+            if *of != serial {
+                k += 1;
+            } else if let Some((_, map)) = self.kept_maps.take(k) {
+                let _ = self.mapped.push(map); // a batch's fit; what does not is unmapped here
+            }
+        }
+        p.peer().unmap(self.mapped.to_drain());
+    }
+
     /// Fails the frames with a page that could not be mapped.
     fn fail_bad(&self, batch: &mut TxBatch, out: &mut Arena) {
-        for &k in &self.bad {
-            let part = self.parts[k as usize];
+        for part in self.bad.iter().filter_map(|k| self.parts.get(usize::from(*k))) {
             batch.fail_slot(part.frame as usize, part.slot as usize, out);
         }
     }
@@ -226,7 +266,7 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         }
         if !self.headers.is_empty() {
             let tried = p.peer().copy(of, LocalBytes::FromPeer(out.bytes_mut()), &mut self.headers).is_ok();
-            for (op, &(i, k)) in self.headers.iter().zip(&self.header_of) {
+            for (op, &(i, k)) in self.headers.iter().zip(self.header_of.iter()) {
                 if !tried || op.status != GrantStatus::OKAY {
                     batch.fail_slot(i as usize, k as usize, out);
                 }
@@ -235,7 +275,7 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         let takes = batch.takes.unwrap_or_default();
         for i in bits(batch.zero_copy & self.own & !batch.failed) {
             let desc = out.desc(i);
-            let head = &out.bytes_mut()[desc.at as usize..][..batch.heads[i] as usize];
+            let head = out.part_mut(desc.at as usize, (*batch.head(i)).into()).unwrap_or_default();
             if !may_be_zero_copy(takes, desc, head) {
                 batch.zero_copy &= !(1 << i);
             }
@@ -254,24 +294,27 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
         rest
     }
 
-    fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
-        let tokens = |serial: u64, held: Todo| bits(held).map(move |i| Token::of(serial, i));
+    fn retire(&mut self, p: &P, done: &mut Bounded<Token>) {
+        let mut answer = |serial: u64, held: Todo| {
+            for i in bits(held) {
+                let has_room = done.push(Token::of(serial, i)).is_ok();
+                debug_assert!(has_room, "there is room for a ring's frames");
+            }
+        };
         let held = mem::take(&mut self.waiting);
         let open = mem::take(&mut self.keeping);
         if open == 0 {
-            p.peer().unmap(&mut self.mapped);
-            done.extend(tokens(self.serial, held));
+            p.peer().unmap(self.mapped.to_drain());
+            answer(self.serial, held);
         } else {
-            let maps = mem::replace(&mut self.mapped, Vec::with_capacity(BATCH_SLOTS));
-            self.kept.push(Kept { serial: self.serial, open, maps, held });
+            self.keep(Kept { serial: self.serial, open, held });
         }
-        self.kept.retain_mut(|batch| {
-            if batch.open == 0 {
-                p.peer().unmap(&mut batch.maps);
-                done.extend(tokens(batch.serial, batch.held));
-            }
-            batch.open != 0
-        });
+        while let Some(k) = self.kept.iter().position(|batch| batch.open == 0)
+            && let Some(batch) = self.kept.take(k)
+        {
+            self.end(p, batch.serial);
+            answer(batch.serial, batch.held);
+        }
     }
 
     /// This path is for TX only.
@@ -284,7 +327,7 @@ impl<P: Platform> MapPath<P> {
     /// Fragment `k` of frame `i`; None: another path serves the frame, or it has no such fragment.
     #[inline]
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        let k = usize::from(self.first[i]) + k;
+        let k = usize::from(self.first[within::<BURST_FRAMES>(i)]) + k;
         let part = self.parts.get(k).filter(|part| usize::from(part.frame) == i && self.own >> i & 1 != 0);
         part.and_then(|_| self.part(k))
     }
@@ -297,13 +340,23 @@ impl<P: Platform> MapPath<P> {
             return 0; // what is here is of a batch before
         }
         self.map(p, of);
-        self.bad.iter().fold(0, |failed, &k| failed | 1 << self.parts[k as usize].frame)
+        let bad = self.bad.iter().filter_map(|k| self.parts.get(usize::from(*k)));
+        bad.fold(0, |failed, part| failed | 1 << part.frame)
     }
 
     /// Marks frame `i` as kept by the port; None: another path serves the frame.
     pub fn hold_frame(&mut self, i: usize) -> Option<Token> {
-        self.keeping |= 1 << i & self.own;
-        (self.keeping >> i & 1 != 0).then(|| Token::of(self.serial, i))
+        if self.own >> i & 1 == 0 || !self.has_room() {
+            return None;
+        }
+        self.keeping |= 1 << i;
+        Some(Token::of(self.serial, i))
+    }
+
+    /// Makes room for as many kept pages as a ring of `slots` slots can name.
+    pub fn make_room(&mut self, slots: usize) {
+        self.kept = Bounded::new(slots);
+        self.kept_maps = Bounded::new(slots);
     }
 
     /// Called after the port had the batch: fails frames that could not be read, and marks those

@@ -9,9 +9,10 @@
 //! two RX frames (either frame may be in it in the end: those whose pages are mapped are written
 //! first).
 
-use crate::grants::{MappedPages, MappedStats};
+use crate::bounded::Bounded;
+use crate::grants::{MappedPages, MappedStats, PURGED_AT_ONCE};
 use crate::net::ahead::SHORT;
-use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits, within};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HeldFrames, Place};
 use crate::platform::{Access, PeerMem, Platform};
@@ -27,6 +28,8 @@ pub struct PersistentPath<P: Platform> {
     acc: Access,
     /// RX: for each slot of the batch the index of its page.
     places: Box<[u32; BATCH_SLOTS]>,
+    /// Pages that are about to be unmapped, some at a time.
+    unused: Vec<<P::Peer as PeerMem>::Map>,
     pub(crate) held: HeldFrames,
 }
 
@@ -34,7 +37,8 @@ impl<P: Platform> PersistentPath<P> {
     /// Keeps at most `limit` pages mapped; `acc` is read-only for TX.
     pub fn new(limit: usize, acc: Access) -> Self {
         let places = crate::array::filled(0);
-        Self { store: MappedPages::new(limit), acc, places, held: HeldFrames::default() }
+        let unused = Vec::with_capacity(PURGED_AT_ONCE);
+        Self { store: MappedPages::new(limit), acc, places, unused, held: HeldFrames::default() }
     }
 
     /// Number of pages that were mapped since the connect and stay mapped.
@@ -49,9 +53,16 @@ impl<P: Platform> PersistentPath<P> {
 
     /// Sets how many pages may stay mapped from now on, and unmaps those beyond that.
     pub fn limit_pages(&mut self, p: &P, pages: usize) {
-        let mut unused = Vec::new();
-        self.store.set_limit(pages, &mut unused);
-        p.peer().unmap(&mut unused);
+        self.store.lower_limit(pages);
+        self.unmap_excess(p);
+    }
+
+    /// Unmaps the pages beyond the limit that no port reads.
+    #[cold]
+    fn unmap_excess(&mut self, p: &P) {
+        while self.store.purge_some(self.store.excess(), &mut self.unused) > 0 {
+            p.peer().unmap(&mut self.unused);
+        }
     }
 
     /// Fragment `k` of frame `i`; None: another path serves the frame, or it has no such fragment.
@@ -92,12 +103,10 @@ impl<P: Platform> PersistentPath<P> {
 }
 
 impl<P: Platform> BackPath<P> for PersistentPath<P> {
-    fn retire(&mut self, p: &P, done: &mut Vec<Token>) {
+    fn retire(&mut self, p: &P, done: &mut Bounded<Token>) {
         self.held.retire(done);
         if self.store.len() > self.store.limit() {
-            let mut unused = Vec::new();
-            self.store.purge_excess(&mut unused);
-            p.peer().unmap(&mut unused);
+            self.unmap_excess(p);
         }
     }
 
@@ -106,7 +115,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         self.store.begin_batch();
         let todo = if batch.standing.is_some() { todo & !self.lend(batch, todo, out) } else { todo };
         for i in bits(todo) {
-            let slot = batch.slots[batch.frames[i].first_slot as usize];
+            let slot = *batch.first_slot(i);
             if usize::from(slot.len) <= SHORT
                 && let Some(page) = self.store.find(GrantRef(slot.gref))
             {
@@ -123,8 +132,8 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
                     match self.store.find(gref) {
                         Some(page) => {
                             let had = slot.fetched as usize;
-                            let to = &mut out.bytes_mut()[at + had..at + len];
-                            let copied = page.copy_out(slot.offset as usize + had, to);
+                            let to = out.part_mut(at + had, len - had);
+                            let copied = to.is_some_and(|to| page.copy_out(slot.offset as usize + had, to));
                             debug_assert!(copied, "a fragment ends with its page");
                             if copied {
                                 slot.fetched = slot.len;
@@ -158,11 +167,11 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
         self.store.begin_batch();
         let (mut rest, mut missed): (Todo, bool) = (0, false);
         for i in bits(todo) {
-            let first = batch.frames[i].first_slot as usize;
+            let first = usize::from(batch.frame(i).first_slot);
             for (k, slot) in (first..).zip(batch.slots_of(i)).filter(|(_, slot)| slot.len > 0) {
                 let gref = GrantRef(slot.gref);
                 if let Some(place) = self.store.find_place(gref) {
-                    self.places[k] = place;
+                    self.places[within::<BATCH_SLOTS>(k)] = place;
                     if usize::from(slot.len) <= SHORT
                         && let Some(page) = self.store.at(place)
                     {
@@ -177,7 +186,7 @@ impl<P: Platform> BackPath<P> for PersistentPath<P> {
                 }
             }
         }
-        batch.copy_in(frames, todo & !rest, |k, _| self.store.at(self.places[k]));
+        batch.copy_in(frames, todo & !rest, |k, _| self.store.at(self.places[within::<BATCH_SLOTS>(k)]));
         if missed {
             self.map_wanted(p, of);
         }

@@ -19,6 +19,7 @@
 //! sends what the back puts there for that same guest).
 
 use super::list::colour;
+use crate::bounded::Bounded;
 use crate::net::ahead::{SHORT, short_staged};
 use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, Place};
@@ -31,7 +32,6 @@ use crate::wire::netif::{RSP_OKAY, TXF_STAGING_BUFFER};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
-use alloc::vec::Vec;
 
 /// The buffers of one direction of a queue, mapped.
 #[derive(Debug)]
@@ -169,12 +169,9 @@ impl<P: Platform> StagingPath<P> {
         };
         let lent = self.held.lend(batch, todo, out, place_of, copy);
         for i in bits(lent) {
-            let first = batch.frames[i].first_slot as usize;
-            for k in first..first + batch.frames[i].nr_slots as usize {
-                if batch.slots[k].len > 0 && !first_use(&mut self.seen, batch.slots[k].buffer) {
-                    batch.fail(i, out);
-                    break;
-                }
+            let seen = &mut self.seen;
+            if batch.slots_of(i).iter().any(|slot| slot.len > 0 && !first_use(seen, slot.buffer)) {
+                batch.fail(i, out);
             }
         }
         batch.zero_copy &= !batch.failed;
@@ -186,14 +183,15 @@ impl<P: Platform> StagingPath<P> {
     /// fits in the buffer. What is not there is read with the rest of the frame.
     fn fetch_head(&mut self, i: usize, batch: &mut TxBatch, out: &mut Arena) {
         let desc = out.desc(i);
-        let slot = &mut batch.slots[batch.frames[i].first_slot as usize];
+        let slot = batch.first_slot(i);
         let (at, n) = (desc.at as usize, slot.len.min(self.buffers.len));
         if desc.len <= u32::from(self.buffers.len) || self.buffers.copy_only {
             return;
         }
         if let Some(&place) = self.buffers.place.get(slot.id as usize)
             && first_use(&mut self.seen, slot.id)
-            && self.buffers.map.copy_out(place as usize, &mut out.bytes_mut()[at..at + n as usize])
+            && let Some(to) = out.part_mut(at, n.into())
+            && self.buffers.map.copy_out(place as usize, to)
         {
             slot.fetched = n;
         }
@@ -275,7 +273,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         // The loop below is too long for the processor to prefetch ahead: ask for the whole batch's
         // lines first.
         for i in bits(todo) {
-            let slot = batch.slots[batch.frames[i].first_slot as usize];
+            let slot = *batch.first_slot(i);
             if usize::from(slot.len) > short {
                 continue;
             }
@@ -283,15 +281,17 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
             if let Some(&place) = self.buffers.place.get(slot.buffer as usize) {
                 self.buffers.map.prefetch_read(place as usize + offset, len);
             } else if let Some(rx) = &self.received
-                && let Some(&place) = rx.place.get(slot.buffer as usize - self.buffers.place.len())
+                && let Some(&place) =
+                    rx.place.get((slot.buffer as usize).wrapping_sub(self.buffers.place.len()))
             {
                 rx.map.prefetch_read(place as usize + offset, len);
             }
         }
         for i in bits(todo) {
             let mut at = out.desc(i).at as usize;
-            for k in 0..batch.frames[i].nr_slots as usize {
-                let slot = batch.slots[batch.frames[i].first_slot as usize + k];
+            let frame = batch.frame(i);
+            for k in 0..usize::from(frame.nr_slots) {
+                let slot = *batch.slot(usize::from(frame.first_slot) + k);
                 let len = slot.len as usize;
                 if slot.gref != GrantRef::NONE.0 {
                     rest |= 1 << i;
@@ -299,15 +299,17 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                         self.fetch_head(i, batch, out);
                     }
                 } else if len > 0 {
-                    let to = &mut out.bytes_mut()[at..at + len];
+                    let found = find(&self.buffers, self.received.as_deref(), &slot);
                     let copied = first_use(&mut self.seen, slot.buffer)
-                        && find(&self.buffers, self.received.as_deref(), &slot)
-                            .is_some_and(|(_, map, at)| map.copy_out(at, to));
+                        && match (found, out.part_mut(at, len)) {
+                            (Some((_, map, at)), Some(to)) => map.copy_out(at, to),
+                            _ => false,
+                        };
                     if !copied {
                         batch.fail(i, out);
                         break;
                     }
-                    batch.slots[batch.frames[i].first_slot as usize + k].fetched = slot.len;
+                    batch.slot(usize::from(frame.first_slot) + k).fetched = slot.len;
                 }
                 at += len;
             }
@@ -315,7 +317,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         rest & !batch.failed
     }
 
-    fn retire(&mut self, _p: &P, done: &mut Vec<Token>) {
+    fn retire(&mut self, _p: &P, done: &mut Bounded<Token>) {
         self.held.retire(done);
     }
 
@@ -328,7 +330,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
         let heads = *rx_heads != RxHeads::InPage;
         let mut rest: Todo = 0;
         for i in bits(todo) {
-            let slot = batch.slots[batch.frames[i].first_slot as usize];
+            let slot = *batch.first_slot(i);
             if (usize::from(slot.len) <= SHORT || heads)
                 && let Some(&place) = buffers.place.get(slot.id as usize)
             {
@@ -348,12 +350,12 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 let at = place as usize + place_in(headroom, *slot, limit);
                 buffers.map.prefetch_write(at, slot.len.into());
             }
-            let whole = frames.frames[batch.frames[i].frame as usize].len as usize;
-            let f = batch.frames[i];
+            let f = batch.frame(i);
+            let whole = frames.len_of(f.frame.into()) as usize;
             if headroom + whole > limit && !buffers.copy_only {
                 rest |= 1 << i;
                 if heads {
-                    let slot = batch.slots[f.first_slot as usize];
+                    let slot = *batch.slot(f.first_slot.into());
                     match put_head(buffers, (!rising).then_some(&mut **seen), slot, frames) {
                         Some(n) if *rx_heads == RxHeads::InBuffer => batch.delivered_head(i, n),
                         None if *rx_heads == RxHeads::InBuffer => batch.fail(i),
@@ -362,8 +364,8 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                 }
                 continue;
             }
-            for k in f.first_slot as usize..(f.first_slot + f.nr_slots) as usize {
-                let slot = batch.slots[k];
+            for k in f.slots() {
+                let slot = *batch.slot(k);
                 let len = slot.len as usize;
                 let offset = place_in(headroom, slot, limit);
                 let copied = (rising || first_use(seen, slot.id))
@@ -375,8 +377,9 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                     batch.fail(i);
                     break;
                 }
-                batch.rsps[slot.rsp as usize].offset = offset as u16;
-                debug_assert!(batch.rsps[slot.rsp as usize].status >= RSP_OKAY && offset + len <= PAGE_SIZE);
+                let rsp = batch.rsp(k);
+                rsp.offset = offset as u16;
+                debug_assert!(rsp.status >= RSP_OKAY && offset + len <= PAGE_SIZE);
             }
         }
         rest & !batch.failed

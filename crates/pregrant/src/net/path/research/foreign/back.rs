@@ -9,6 +9,7 @@
 //! does not have (an ERROR for the frame), its rings or its grant table (its own: they are
 //! validated when they are read).
 
+use crate::bounded::Bounded;
 use crate::error::PlatformError;
 use crate::net::ahead::SHORT;
 use crate::net::batch::{Claim, RxBatch, Todo, TxBatch, bits};
@@ -19,7 +20,6 @@ use crate::shm::SharedBytes;
 use crate::units::{DomId, PAGE_SIZE};
 use crate::wire::netif::{RX_FOREIGN, TXF_FOREIGN, TxRequest};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 /// TX requests that name frames of the guest's memory; a flag says so.
 pub const CLAIM: Claim = Claim::new(1);
@@ -135,5 +135,5 @@ impl<P: Platform> BackPath<P> for ForeignPath<P> {
         rest
     }
 
-    fn retire(&mut self, _p: &P, _done: &mut Vec<Token>) {}
+    fn retire(&mut self, _p: &P, _done: &mut Bounded<Token>) {}
 }

@@ -7,6 +7,7 @@
 //! [`into_region`](GuestCopyPath::into_region)); overwrite the list (its own frames suffer).
 
 use super::{COUNT, GENERATION, LENT_MAX, REFS, flags_of};
+use crate::bounded::Bounded;
 use crate::error::PlatformError;
 use crate::net::batch::{RxBatch, Todo, TxBatch, bits};
 use crate::net::path::BackPath;
@@ -16,7 +17,6 @@ use crate::shm::SharedBytes;
 use crate::sync::{Ordering, fence};
 use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use alloc::vec;
-use alloc::vec::Vec;
 
 type Region<P> = <<P as Platform>::Grants as GrantPool>::Region;
 
@@ -104,5 +104,5 @@ impl<P: Platform> BackPath<P> for GuestCopyPath<P> {
         rest
     }
 
-    fn retire(&mut self, _p: &P, _done: &mut Vec<Token>) {}
+    fn retire(&mut self, _p: &P, _done: &mut Bounded<Token>) {}
 }

@@ -1,0 +1,213 @@
+//! Lists with room for a fixed number of items, which is allocated once.
+//!
+//! ```text
+//!   Bounded::new(3)   [ a ][ b ][   ]     push --> Ok     push --> Ok, full     push --> Err(item)
+//! ```
+//! A `Vec` that is full asks for memory, and a program or a kernel ends where there is none. What
+//! runs for each frame of a guest may not do that, so its lists are these.
+//!
+//! What a peer may do: fill a list, as far as its user lets it; the user decides what an item
+//! without room means.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
+
+/// A list that cannot grow beyond the room that it was made with.
+#[derive(Debug)]
+pub struct Bounded<T>(Vec<T>);
+
+impl<T> Bounded<T> {
+    /// Allocates a list with room for `items` items.
+    pub fn new(items: usize) -> Self {
+        Self(Vec::with_capacity(items))
+    }
+
+    /// A list without room, which allocates nothing.
+    pub const fn without_room() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Number of further items for which there is room.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        self.0.capacity() - self.0.len()
+    }
+
+    /// Appends an item. Returns it if there is no room.
+    #[inline(always)]
+    pub fn push(&mut self, item: T) -> Result<(), T> {
+        if self.0.len() >= self.0.capacity() {
+            return Err(item);
+        }
+        self.0.push(item);
+        Ok(())
+    }
+
+    /// Removes item `k`. The last one takes its place.
+    #[inline]
+    pub fn take(&mut self, k: usize) -> Option<T> {
+        if k >= self.0.len() {
+            return None;
+        }
+        let last = self.0.pop()?;
+        Some(match self.0.get_mut(k) {
+            Some(item) => core::mem::replace(item, last),
+            None => last,
+        })
+    }
+
+    /// Removes all items.
+    #[inline(always)]
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Removes the items after the first `len`.
+    #[inline(always)]
+    pub fn truncate(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
+    /// The list for a function that removes all items.
+    pub fn to_drain(&mut self) -> &mut Vec<T> {
+        &mut self.0
+    }
+
+    /// The items, in a list that can grow.
+    pub fn into_vec(self) -> Vec<T> {
+        self.0
+    }
+}
+
+impl<'a, T> IntoIterator for &'a Bounded<T> {
+    type Item = &'a T;
+    type IntoIter = core::slice::Iter<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+impl<T> From<Vec<T>> for Bounded<T> {
+    /// The items, with the room that the list has.
+    fn from(items: Vec<T>) -> Self {
+        Self(items)
+    }
+}
+
+impl<T> Default for Bounded<T> {
+    fn default() -> Self {
+        Self::without_room()
+    }
+}
+
+impl<T> Deref for Bounded<T> {
+    type Target = [T];
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Bounded<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.0
+    }
+}
+
+/// A queue that cannot grow beyond the room that it was made with.
+#[derive(Debug)]
+pub struct BoundedQueue<T>(VecDeque<T>);
+
+impl<T> BoundedQueue<T> {
+    /// Allocates a queue with room for `items` items.
+    pub fn new(items: usize) -> Self {
+        Self(VecDeque::with_capacity(items))
+    }
+
+    /// Number of further items for which there is room.
+    #[inline(always)]
+    pub fn room(&self) -> usize {
+        self.0.capacity() - self.0.len()
+    }
+
+    /// Appends an item. Returns it if there is no room.
+    #[inline(always)]
+    pub fn push_back(&mut self, item: T) -> Result<(), T> {
+        if self.0.len() >= self.0.capacity() {
+            return Err(item);
+        }
+        self.0.push_back(item);
+        Ok(())
+    }
+
+    /// Removes the first item.
+    #[inline(always)]
+    pub fn pop_front(&mut self) -> Option<T> {
+        self.0.pop_front()
+    }
+
+    /// Item `k`, to be changed.
+    #[inline(always)]
+    pub fn get_mut(&mut self, k: usize) -> Option<&mut T> {
+        self.0.get_mut(k)
+    }
+
+    /// Removes item `k`. The order of the others stays.
+    pub fn remove(&mut self, k: usize) -> Option<T> {
+        self.0.remove(k)
+    }
+}
+
+impl<T> Default for BoundedQueue<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> Deref for BoundedQueue<T> {
+    type Target = VecDeque<T>;
+    #[inline(always)]
+    fn deref(&self) -> &VecDeque<T> {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_room_comes_back() {
+        let mut list = Bounded::new(2);
+        let most = list.room();
+        for k in 0..most {
+            assert_eq!((list.push(k), list.room()), (Ok(()), most - k - 1));
+        }
+        assert_eq!((list.push(7), list.len()), (Err(7), most));
+        assert_eq!((list.take(0), list.push(8), list.push(9)), (Some(0), Ok(()), Err(9)));
+        assert_eq!(Bounded::without_room().push(1), Err(1));
+    }
+
+    #[test]
+    fn a_queue_keeps_its_order_and_its_room() {
+        let mut queue = BoundedQueue::new(4);
+        let most = queue.room();
+        (0..most).for_each(|k| assert!(queue.push_back(k).is_ok()));
+        assert_eq!((queue.push_back(9), queue.pop_front(), queue.push_back(9)), (Err(9), Some(0), Ok(())));
+        assert_eq!((queue.remove(1), queue.remove(most), queue.front()), (Some(2), None, Some(&1)));
+        assert_eq!(BoundedQueue::default().push_back(1), Err(1));
+    }
+
+    #[test]
+    fn the_last_takes_the_place_of_what_is_taken() {
+        let mut list = Bounded::new(4);
+        (0..4).for_each(|k| assert!(list.push(k).is_ok()));
+        assert_eq!((list.take(4), list.take(9), list.len()), (None, None, 4));
+        assert_eq!((list.take(1), list[..].to_vec()), (Some(1), Vec::from([0, 3, 2])));
+        assert_eq!((list.take(2), list[..].to_vec()), (Some(2), Vec::from([0, 3])));
+        list.truncate(1);
+        assert_eq!((list.take(0), list.take(0), list.into_vec()), (Some(0), None, Vec::new()));
+    }
+}

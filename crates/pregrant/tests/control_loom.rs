@@ -1,0 +1,150 @@
+//! What a vif's control and a queue's worker share, under every order of their memory accesses that
+//! the C11 model allows (`cargo xtask ci loom`): lists of pages (`gref_mapping::exchange`), and the
+//! settings (`shared_control`).
+//!
+//! ```text
+//!   control: list --lock--> exchange, generation, event        worker: generation? try_lock --> table
+//!            settings --lock--> changes, event                 worker: changes?    try_lock --> its copy, its own requests
+//! ```
+//! The worker never waits for a lock. What it missed for that it finds at its next turn, which
+//! control's event brings: if it does not, it sleeps for ever, and loom reports a deadlock. The
+//! test of a worker that forgets expects that.
+#![cfg(loom)]
+
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+use pregrant::GrantRef;
+use pregrant::net::back::SharedControl;
+use pregrant::net::back::guest_settings::GuestSettings;
+use pregrant::net::batch::tx::MulticastAsk;
+use pregrant::net::headers::MacAddr;
+use pregrant::net::path::gref_mapping::exchange::GrefExchange;
+use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
+use pregrant::sync::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// A pending bit that outlives the moment of the notification.
+#[derive(Default)]
+struct Event {
+    pending: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Event {
+    fn send(&self) {
+        *self.pending.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    fn sleep(&self) {
+        let mut pending = self.pending.lock().unwrap();
+        while !*pending {
+            pending = self.changed.wait(pending).unwrap();
+        }
+        *pending = false;
+    }
+}
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// A queue, as control and its worker see it.
+#[derive(Default)]
+struct Queue {
+    exchange: GrefExchange<u32>,
+    generation: AtomicU32,
+    event: Event,
+    control: Event,
+}
+
+impl Queue {
+    fn order(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+        self.event.send();
+    }
+}
+
+/// Control adds two lists, and wants one back. `forgets`: the worker does not look again for what
+/// it missed.
+fn lists(forgets: bool) {
+    check(move || {
+        let queue = Arc::new(Queue::default());
+        let worker = {
+            let queue = queue.clone();
+            thread::spawn(move || {
+                let mut table = GrefTable::new(4);
+                let mut applied = 0;
+                loop {
+                    let generation = queue.generation.load(Ordering::Acquire);
+                    if generation != applied || queue.exchange.waits() && !forgets {
+                        applied = generation;
+                        if queue.exchange.apply(&mut table) {
+                            queue.control.send();
+                            return (table.len(), table.locate(GrantRef(9)).is_some());
+                        }
+                    }
+                    queue.event.sleep();
+                }
+            })
+        };
+        let page = |r: u32| vec![(GrantRef(r), Mapped::new(r, false))];
+        queue.exchange.keep(page(8));
+        queue.order();
+        queue.exchange.keep(page(9));
+        queue.exchange.want_back(vec![GrantRef(8)]);
+        queue.order();
+        queue.control.sleep();
+        assert_eq!(queue.exchange.given(), Some(vec![8]));
+        assert_eq!(worker.join().unwrap(), (1, true));
+    });
+}
+
+#[test]
+fn a_list_that_was_missed_is_found_later() {
+    lists(false);
+}
+
+/// `waits` is what a queue's turn asks for.
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_worker_that_forgets_what_it_missed_sleeps_over_it() {
+    lists(true);
+}
+
+/// Control changes a setting while the worker executes a request of the guest, and copies the
+/// settings: both changes are there in the end, in the state and in the copy.
+#[test]
+fn settings_of_both_are_kept_and_copied() {
+    check(|| {
+        let (control, event) = (Arc::new(SharedControl::default()), Arc::new(Event::default()));
+        control.lock().offer_multicast(true);
+        let mac = MacAddr([1, 0, 0x5E, 0, 0, 1]);
+        let worker = {
+            let (control, event) = (control.clone(), event.clone());
+            thread::spawn(move || {
+                let (mut settings, mut seen, mut asks) = (GuestSettings::default(), 0, true);
+                loop {
+                    if asks && let Some(mut locked) = control.try_lock(true) {
+                        locked.multicast([MulticastAsk::Add(mac)].into_iter(), |_| panic!("a group"));
+                        asks = false;
+                    }
+                    if control.changes() != seen {
+                        seen = control.copy_settings(&mut settings).unwrap_or(seen);
+                    }
+                    if !asks && settings.touches_rx() {
+                        return settings;
+                    }
+                    event.sleep();
+                }
+            })
+        };
+        control.lock().multicast.request(true);
+        event.send();
+        let settings = worker.join().unwrap();
+        assert_eq!(control.lock().multicast.addresses(), [mac]);
+        assert_eq!(settings.multicast(), &control.lock().multicast);
+    });
+}
