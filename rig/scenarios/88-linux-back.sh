@@ -23,6 +23,10 @@ linux_guest one 2
 id=$(xl domid one) vif=vif$(xl domid one).0
 grep -q fe:ff:ff:ff:ff:ff "/sys/class/net/$vif/address" || fail "$vif has another address"
 ethtool -i "$vif" | grep -q 'driver: pregrant_back' || fail "$vif is another driver's"
+# As udev needs it, where a toolstack leaves its scripts to that.
+for variable in "vif=$vif" "script=/rig/vif-script" "XENBUS_PATH=backend/vif/$id/0"; do
+	grep -qxF "$variable" "/sys/bus/xen-backend/devices/vif-$id-0/uevent" || { cat "/sys/bus/xen-backend/devices/vif-$id-0/uevent"; fail "no $variable in the uevent"; }
+done
 pings 10.9.0.2 20 || fail "$LOST of 20 pings lost"
 pings fd09::2 5 || fail "IPv6: $LOST of 5 pings lost"
 ask one "ping -q -c 10 -i 0.2 10.9.0.1" || fail "the guest's pings: $ANSWER"
@@ -46,10 +50,24 @@ note "MTU 9000: $_numbered"
 for link in xenbr0 "$vif"; do ip link set "$link" mtu 1500; done
 dom0_well
 
-# Another guest beside it: frames from guest to guest, by the bridge.
-linux_guest two 3
+# Another guest beside it, with two queues: frames from guest to guest, by the bridge.
+linux_guest two 3 vcpus=2
+other=vif$(xl domid two).0
+ethtool -l "$other" | tail -n 1 | grep -q 'Combined:[[:space:]]*2$' || { ethtool -l "$other"; fail "the second guest has not two queues"; }
 ask two "ping -q -c 20 -i 0.1 10.9.0.2" || fail "from guest to guest: $ANSWER"
-ask two "iperf3 -c 10.9.0.2 -t 3" || fail "TCP from guest to guest: $ANSWER"
+ask two "iperf3 -c 10.9.0.2 -t 3 -P 8" || fail "TCP from guest to guest: $ANSWER"
+ask two "iperf3 -c 10.9.0.2 -t 3 -P 8 -R" || fail "TCP from guest to guest, the other way: $ANSWER"
+for queue in tx0 tx1 rx0 rx1; do has "$other" "${queue}_frames"; done
+
+# A vif comes and goes; another is unbound under traffic.
+xl network-attach two mac=00:16:3e:00:00:13 bridge=xenbr0 script=/rig/vif-script || fail "xl network-attach"
+ask two "within 20 [ -e /sys/class/net/eth1 ] && ip link set eth1 up && within 20 grep -q 1 /sys/class/net/eth1/carrier" || fail "the second vif: $ANSWER"
+xl network-detach two 1 || fail "xl network-detach"
+within 10 [ ! -e "/sys/class/net/${other%.0}.1" ] || fail "detached, and ${other%.0}.1 stays"
+ask two "iperf3 -c 10.9.0.2 -t 60 -P 2 > /dev/null 2>&1 & echo"
+sleep 2
+echo "vif-$(xl domid two)-0" > /sys/bus/xen-backend/drivers/pregrant_back/unbind || fail "not unbound under traffic"
+[ ! -e "/sys/class/net/$other" ] || fail "unbound, and $other stays"
 ask two end
 over two || fail "the second guest does not end"
 
