@@ -554,3 +554,11 @@ void pregrant_control_work(struct work_struct *work)
 	mutex_unlock(&dev->control);
 	memalloc_noio_restore(flags);
 }
+
+/* Logs one line per connection, whichever queues see a fault. */
+void pk_fault(struct pregrant_device *dev, const char *text, size_t len)
+{
+	if (!atomic_xchg(&dev->fault_logged, 1))
+		netdev_err(dev->netdev, "the back broke the protocol: %.*s; closed until it is bound again\n",
+			   (int)min_t(size_t, len, 256), text);
+}

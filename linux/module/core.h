@@ -2,7 +2,7 @@
 /*
  * Made by `cargo xtask linux header` from linux/core/src: change the functions there.
  *
- *   C  --pregrant_*-->  Rust   the front: states, keys, queues, frames
+ *   C  --pregrant_*-->  Rust   the front, or the back: states, keys, queues, frames
  *   C  <----pk_*------  Rust   what only the kernel has
  *
  * Texts are an address and a length. A negative number is an error code of the kernel.
@@ -273,6 +273,114 @@ u32 pregrant_rx_take_returned(struct pregrant_rx *rx, struct pregrant_tx *tx);
  * below 0: a fault.
  */
 int pregrant_rx_arm(struct pregrant_rx *rx);
+
+/* linux/core/src/back/shim.rs */
+/* Maps a page of the guest. Null: it cannot be mapped, and `status` has Xen's reason. */
+struct pregrant_map *pk_map(struct pregrant_device *device, u16 of, u32 gref, bool readonly,
+	int *status);
+/* The address of a mapped page. */
+void *pk_map_at(struct pregrant_map *map);
+void pk_unmap(struct pregrant_map *map);
+/* An empty list of grant copies. */
+struct pregrant_copies *pk_copies_new(void);
+void pk_copies_free(struct pregrant_copies *copies);
+/*
+ * Adds a copy of `len` bytes between a page of domain `of` and the memory at `at`. At most
+ * PREGRANT_COPIES are added before each pk_copies_run.
+ */
+void pk_copies_add(struct pregrant_copies *copies, u16 of, u32 gref, u16 offset, u16 len,
+	void *at, bool to_peer);
+/* Makes the copies, in their order. They stay until pk_copies_add, for their status. */
+void pk_copies_run(struct pregrant_copies *copies);
+/* Xen's status of copy `k`. */
+int pk_copies_status(struct pregrant_copies *copies, u32 k);
+/* Memory for bursts, zeroed. It waits until there is some. */
+void *pk_burst(size_t bytes);
+void pk_burst_free(void *at);
+/*
+ * Binds an event channel to the guest's `remote`; `port` gets the local number. Null: `code`
+ * has the error.
+ */
+struct pregrant_channel *pk_channel_bind(struct pregrant_device *device, u32 remote, u32 *port,
+	int *code);
+/* The queue of a device with this index. */
+struct pregrant_queue *pk_port(struct pregrant_device *device, u32 queue);
+/* True if the interface takes frames. */
+bool pk_port_is_up(struct pregrant_queue *port);
+/* Makes an skb of a frame that the guest sent, which goes to the stack after the poll. */
+void pk_frame_from_guest(struct pregrant_queue *port, const void *bytes, size_t len, u32 csum,
+	u32 gso_type, u32 gso_size);
+/* Takes the next skb for the guest. Null: there is none. */
+struct sk_buff *pk_frame_next(struct pregrant_queue *port, struct pregrant_frame *frame);
+/* Frees an skb for the guest, and counts it as sent, or as dropped. */
+void pk_frame_done(struct pregrant_queue *port, struct sk_buff *skb, bool sent);
+/* Number of skbs that wait for the guest. */
+u32 pk_frames_waiting(struct pregrant_queue *port);
+
+/* linux/core/src/back/vif.rs */
+/* Makes the back of a vif of domain `of`, which offers so many queues. */
+struct pregrant_back *pregrant_back_new(struct pregrant_device *device, u16 of, u32 handle,
+	u32 queues);
+/*
+ * Reads the front's xenbus state and makes the steps that it allows. Returns a PREGRANT_BACK_*:
+ * RECALL: call pregrant_back_stop_queues, then this again; CONNECTED: prepare the interface,
+ * and call pregrant_back_start_queues, pregrant_back_say_connected; FAILED: call
+ * pregrant_back_stop_queues, pregrant_back_close.
+ */
+u32 pregrant_back_step(struct pregrant_back *back);
+/* Writes state 4. Below 0: as FAILED of pregrant_back_step. */
+int pregrant_back_say_connected(struct pregrant_back *back);
+/* Hands out the queues, each to its thread. Returns how many. */
+u32 pregrant_back_start_queues(struct pregrant_back *back);
+/* A queue that is handed out. Null: there is none. */
+struct pregrant_back_queue *pregrant_back_queue(const struct pregrant_back *back, u32 queue);
+/* The counters of a queue that is handed out. Null: there is none. */
+struct pregrant_back_counters *pregrant_back_queue_counters(const struct pregrant_back *back,
+	u32 queue);
+/*
+ * Takes back all queues. 1: the guest broke the protocol on one; then call pregrant_back_close.
+ */
+u32 pregrant_back_stop_queues(struct pregrant_back *back);
+/* Closes the vif, because a step failed or its guest broke the protocol. */
+void pregrant_back_close(struct pregrant_back *back);
+/*
+ * Closes the vif for good: what waits for the guest is delivered as far as there is room, then
+ * states 5 and 6 are written.
+ */
+void pregrant_back_end(struct pregrant_back *back);
+/* Number of queues of a connected vif. */
+u32 pregrant_back_nr_queues(const struct pregrant_back *back);
+/*
+ * Whether the link is up: all queues' guest takes frames. 1 or 0 if that changed, otherwise -1.
+ */
+int pregrant_back_link(struct pregrant_back *back);
+/* The frames that the guest accepts: PREGRANT_GUEST_*. */
+u32 pregrant_back_takes(const struct pregrant_back *back);
+/* The largest MTU of the interface that the guest can receive; 0: any. */
+u32 pregrant_back_mtu_limit(const struct pregrant_back *back);
+/* The toolstack's key `rate` has changed. */
+void pregrant_back_rate(struct pregrant_back *back);
+/* Number of pages of the guest that are mapped. */
+u32 pregrant_back_mapped(const struct pregrant_back *back);
+/* Frees a back, which has been ended, or whose step has failed and which is closed. */
+void pregrant_back_free(struct pregrant_back *back);
+
+/* linux/core/src/back/queue.rs */
+/* Moves one batch each way. 1: there may be more; below 0: the guest broke the protocol. */
+int pregrant_back_poll_queue(struct pregrant_back_queue *queue);
+/* Called before the thread sleeps: asks for events. 1: there is work; below 0: a fault. */
+int pregrant_back_poll_arm(struct pregrant_back_queue *queue);
+/*
+ * Handles what waits: before the thread sleeps, and now and then before that. 1: the device's
+ * control must look at the link; below 0: a fault.
+ */
+int pregrant_back_turn(struct pregrant_back_queue *queue);
+/* Time at which the queue must be polled even if no event comes, by pk_now_ns; 0: never. */
+u64 pregrant_back_wakes_at(struct pregrant_back_queue *queue);
+/* The local ports of a queue's event channels. The second is 0 if one serves both rings. */
+void pregrant_back_ports(struct pregrant_back_queue *queue, u32 ports[2]);
+/* The counters of TX, then of RX, as ethtool.c names them. */
+void pregrant_back_counters(const struct pregrant_back_counters *counters, u64 to[20]);
 
 /* linux/core/src/selftest/mod.rs */
 /* Runs all parts, with `frames` frames in each direction. 0: everything is right. */

@@ -236,6 +236,27 @@ static inline struct netdev_queue *txq_of(struct pregrant_queue *queue)
 	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
 }
 
+static inline struct xenbus_transaction pregrant_transaction(u32 id)
+{
+	return (struct xenbus_transaction) { .id = id };
+}
+
+/* keys.c: the backend's directory, if one is named. */
+static inline const char *pregrant_peer_dir(const struct pregrant_device *dev)
+{
+	return dev->back;
+}
+
+/* No watch fires when a key becomes readable, so a timer reads it again. */
+static inline void pregrant_peer_state_was_read(struct pregrant_device *dev, bool is_readable)
+{
+	dev->backend_unreadable = !is_readable;
+}
+
+/* checksum.c */
+netdev_features_t pregrant_features_check(struct sk_buff *skb, struct net_device *netdev,
+					  netdev_features_t features);
+
 /* device.c */
 extern struct workqueue_struct *pregrant_control;
 
@@ -282,7 +303,7 @@ void pregrant_pieces_answered(struct pregrant_queue *queue, int budget, unsigned
 void pregrant_pieces_orphan(struct pregrant_queue *queue);
 void pregrant_pieces_drop(struct pregrant_queue *queue);
 
-/* keys.c */
+/* state.c */
 /* Whether the xenstore directory is gone, or is another front's. */
 bool pregrant_is_gone(struct pregrant_device *dev);
 bool pregrant_is_another(struct xenbus_device *xbdev);
@@ -351,8 +372,10 @@ void pregrant_xdp_flush(struct pregrant_received *received);
 int pregrant_xdp_xmit(struct net_device *netdev, int n, struct xdp_frame **frames, u32 flags);
 int pregrant_bpf(struct net_device *netdev, struct netdev_bpf *bpf);
 
-/* events.c */
+/* channel.c */
 extern atomic_t pregrant_spurious_events;
+
+/* events.c */
 void pregrant_channels_connect(struct pregrant_device *dev);
 
 /* grants.c */

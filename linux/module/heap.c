@@ -40,7 +40,12 @@ static void *allocate_pages(size_t size, gfp_t gfp)
 {
 	void *at = kmalloc(size, gfp | __GFP_NORETRY | __GFP_NOWARN);
 
+#ifdef PREGRANT_WAITS_FOR_MEMORY
+	/* The module's core does not expect that memory is refused: a refusal would be a BUG. */
+	return at ? at : __vmalloc(size, gfp | __GFP_NOFAIL);
+#else
 	return at ? at : __vmalloc(size, gfp | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
+#endif
 }
 
 /*

@@ -8,7 +8,7 @@
 
 #include "driver.h"
 
-/* Lines are rate-limited per device, since a backend can cause them. */
+/* Lines are rate-limited per device, since a peer can cause them. */
 void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len)
 {
 	int n = min_t(size_t, len, 256);
@@ -23,14 +23,6 @@ void pk_log(struct pregrant_device *dev, u32 level, const char *text, size_t len
 		netdev_warn(dev->netdev, "%.*s\n", n, text);
 	else
 		netdev_info(dev->netdev, "%.*s\n", n, text);
-}
-
-/* Logs one line per connection, whichever queues see a fault. */
-void pk_fault(struct pregrant_device *dev, const char *text, size_t len)
-{
-	if (!atomic_xchg(&dev->fault_logged, 1))
-		netdev_err(dev->netdev, "the back broke the protocol: %.*s; closed until it is bound again\n",
-			   (int)min_t(size_t, len, 256), text);
 }
 
 /* The core has a bug: its state cannot be trusted any more. */

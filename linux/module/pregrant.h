@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
 /*
  * What C and Rust share: structures and constants here, the functions in core.h. The Rust types are
- * in linux/core/src/{shim,front,halves}.rs and have the same layout.
+ * in linux/core/src/{shim,front,halves}.rs and linux/core/src/back, and have the same layout.
  */
 #ifndef PREGRANT_H
 #define PREGRANT_H
@@ -13,6 +13,12 @@ struct pregrant_channel;
 struct pregrant_front; /* the control part of a vif; one caller at a time, which may sleep */
 struct pregrant_tx; /* the sending half of a queue: under its netdev_queue lock */
 struct pregrant_rx; /* the receiving half: its NAPI alone */
+struct pregrant_back; /* of the other module: the control part of a vif's back; as the front's */
+struct pregrant_back_queue; /* a queue of it: its thread's */
+struct pregrant_back_counters; /* of such a queue, which any thread may read */
+struct pregrant_queue; /* of an interface, of either module */
+struct pregrant_map;
+struct pregrant_copies;
 struct sk_buff;
 
 /* The self-test defines its own. */
@@ -73,6 +79,30 @@ struct pregrant_granted_piece {
 #define PREGRANT_GSO_TCPV4 1
 #define PREGRANT_GSO_TCPV6 2
 #define PREGRANT_GSO_MIN 48 /* least number of bytes of a segment: MIN_GSO_SIZE of the crate */
+
+/* Results of pregrant_back_step(). */
+enum pregrant_back_step {
+	PREGRANT_BACK_WAITS,
+	PREGRANT_BACK_RECALL,
+	PREGRANT_BACK_CONNECTED,
+	PREGRANT_BACK_CLOSED,
+	PREGRANT_BACK_FAILED,
+};
+
+/* Results of pregrant_back_takes(): what the guest accepts. */
+#define PREGRANT_GUEST_SG 1
+#define PREGRANT_GUEST_CSUM 2
+#define PREGRANT_GUEST_IPV6_CSUM 4
+#define PREGRANT_GUEST_GSO_TCPV4 8
+#define PREGRANT_GUEST_GSO_TCPV6 16
+
+/* A frame that the stack sends to a guest. */
+struct pregrant_frame {
+	u32 len, csum, gso_type, gso_size;
+};
+
+#define PREGRANT_COPIES 64 /* grant copies of one hypercall */
+#define PREGRANT_BACK_COUNTERS 10 /* of a direction of a queue */
 
 /* selftest_*.c: return 0, or an error code after logging what is wrong. */
 int pregrant_selftest_pieces(void);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Tests how backend.c and keys.c note a front's own state, with a xenstore and events of the
+ * Tests how backend.c and state.c note a front's own state, with a xenstore and events of the
  * test's own. The thread of xenbus reads xenstore and then xbdev->state: it must never find state 1
  * in xenstore and a later state of the front in xbdev->state. No note of a written state is lost.
  */
@@ -84,6 +84,7 @@ static int test_register(struct xenbus_watch *watch)
 #define pregrant_reset(dev) do { } while (0)
 
 #include "keys.c"
+#include "state.c"
 #include "backend.c"
 
 static const char *notes(struct pregrant_device *dev)

@@ -9,7 +9,7 @@ use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::key_source::{KeySource, Pairs};
 
-/// The front's end of a device.
+/// One end of a device, a front's or a back's.
 pub struct KernelBus(pub shim::Device);
 
 /// A key could not be read or written, or its value is wrong.
@@ -23,7 +23,7 @@ impl fmt::Display for BusError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kernel { what, code } => write!(f, "cannot {what}: error {}", -code),
-            Self::Bad { key, expected } => write!(f, "the back's {key} is not {expected}"),
+            Self::Bad { key, expected } => write!(f, "the peer's {key} is not {expected}"),
         }
     }
 }
@@ -94,7 +94,7 @@ impl KernelBus {
         Ok(())
     }
 
-    /// Writes to the device's error node in xenstore, and to the log, why the front does not
+    /// Writes to the device's error node in xenstore, and to the log, why this end does not
     /// continue.
     pub fn report_failure(&self, code: i32, text: &str) {
         // SAFETY: a text of that length. Where it cannot be written there is the log.
@@ -141,7 +141,8 @@ impl DeviceBus for KernelBus {
         self.try_publish(pairs, stale)
     }
     fn online(&mut self) -> Result<bool, BusError> {
-        Ok(true) // a back's key
+        // A key of backs, which a front's directory does not have.
+        Ok(self.read(true, "online")?.is_none_or(|value| value == "1"))
     }
     fn report(&mut self, text: &str) -> Result<(), BusError> {
         // SAFETY: a text of that length. The kernel's log has it too.

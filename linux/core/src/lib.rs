@@ -17,7 +17,9 @@
 
 extern crate alloc;
 
+mod back;
 mod bus;
+mod channel;
 mod front;
 mod halves;
 mod heap;

@@ -3,6 +3,7 @@
 //! A grant ends in one atomic step (docs/protocol 8.1); while the back maps the page, that fails,
 //! and is tried again later. A front maps and copies no memory of its back.
 
+use crate::channel::Channel;
 use crate::shim;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
@@ -195,25 +196,6 @@ unsafe impl PeerMem for Kernel {
     }
 }
 
-/// One end of an event channel. After an interrupt the next one comes only once the channel is
-/// unmasked.
-pub struct Channel {
-    at: NonNull<core::ffi::c_void>,
-    port: EvtchnPort,
-}
-// SAFETY: C's functions take a channel from any thread.
-unsafe impl Send for Channel {}
-// SAFETY: several may notify at a time. To unmask changes what C counts, without a lock: each
-// channel has one that does it, a queue's half (`TxHalf` and `RxHalf::final_check`: TX's only where
-// it has a channel of its own), or control.
-unsafe impl Sync for Channel {}
-impl Drop for Channel {
-    fn drop(&mut self) {
-        // SAFETY: the one owner's last word. It sleeps: in process context.
-        unsafe { shim::pk_channel_close(self.at.as_ptr()) }
-    }
-}
-
 impl Events for Kernel {
     type Chan = Channel;
     fn offer(&self, _: DomId) -> Result<(Channel, EvtchnPort), PlatformError> {
@@ -222,7 +204,7 @@ impl Events for Kernel {
         let at = unsafe { shim::pk_channel_offer(self.device, &mut port) };
         let at = NonNull::new(at).ok_or(PlatformError { op: "offer an event channel", code: NO_MEMORY })?;
         let port = EvtchnPort(port);
-        Ok((Channel { at, port }, port))
+        Ok((Channel::of(at, port), port))
     }
     fn bind(&self, _: DomId, _: EvtchnPort) -> Result<Channel, PlatformError> {
         Err(PlatformError { op: "bind an event channel in a front", code: NOT_SUPPORTED })
@@ -231,21 +213,18 @@ impl Events for Kernel {
         Ok(chan)
     }
     fn local(&self, chan: &Channel) -> EvtchnPort {
-        chan.port
+        chan.port()
     }
     #[inline(always)]
     fn notify(&self, chan: &Channel) {
-        // SAFETY: a channel that lives.
-        unsafe { shim::pk_channel_notify(chan.at.as_ptr()) }
+        chan.notify();
     }
     #[inline(always)]
     fn unmask(&self, chan: &Channel) {
-        // SAFETY: as above.
-        unsafe { shim::pk_channel_unmask(chan.at.as_ptr(), false) }
+        chan.unmask(false);
     }
     fn unmask_spurious(&self, chan: &Channel) {
-        // SAFETY: as above.
-        unsafe { shim::pk_channel_unmask(chan.at.as_ptr(), true) }
+        chan.unmask(true);
     }
     fn wait(&self, ready: &mut ReadySet, _: Option<Duration>) {
         ready.ports.clear(); // interrupts wake, not this

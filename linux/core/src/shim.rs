@@ -57,6 +57,8 @@ unsafe extern "C" {
 
     // events.c
     pub fn pk_channel_offer(device: Device, port: *mut u32) -> Channel;
+
+    // channel.c
     pub fn pk_channel_close(chan: Channel);
     pub fn pk_channel_notify(chan: Channel);
     /// Allows the next event (late EOI). `idle`: the last one brought no work.

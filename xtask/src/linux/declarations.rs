@@ -4,6 +4,7 @@
 //! ```text
 //!   linux/core/src/shim.rs                  pk_*: C has them, Rust calls them ---+
 //!   linux/core/src/{front,halves,selftest}  pregrant_*: Rust has them -----------+--> linux/module/core.h
+//!   linux/core/src/back                     both, for the module of linux/back --+
 //! ```
 //! `cargo xtask linux header` writes it; `cargo xtask ci tidy` refuses one that is not as
 //! generated. A C function with another type does not compile then, and neither does a call.
@@ -17,10 +18,13 @@ use std::fmt::Write;
 /// The header, from the root.
 const HEADER: &str = "linux/module/core.h";
 /// Source files that declare the functions, in the header's order.
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 7] = [
     "linux/core/src/shim.rs",
     "linux/core/src/front.rs",
     "linux/core/src/halves.rs",
+    "linux/core/src/back/shim.rs",
+    "linux/core/src/back/vif.rs",
+    "linux/core/src/back/queue.rs",
     "linux/core/src/selftest/mod.rs",
 ];
 
@@ -29,7 +33,7 @@ const HEAD: &str = "\
 /*
  * Made by `cargo xtask linux header` from linux/core/src: change the functions there.
  *
- *   C  --pregrant_*-->  Rust   the front: states, keys, queues, frames
+ *   C  --pregrant_*-->  Rust   the front, or the back: states, keys, queues, frames
  *   C  <----pk_*------  Rust   what only the kernel has
  *
  * Texts are an address and a length. A negative number is an error code of the kernel.
@@ -241,6 +245,13 @@ fn c_type(kind: &str) -> Result<&'static str, String> {
         "Settings" => "struct pregrant_settings ",
         "GrantedPiece" => "struct pregrant_granted_piece ",
         "Front" => "struct pregrant_front ",
+        "Back" => "struct pregrant_back ",
+        "Queue" => "struct pregrant_back_queue ",
+        "Counters" => "struct pregrant_back_counters ",
+        "Frame" => "struct pregrant_frame ",
+        "Map" => "struct pregrant_map *",
+        "Copies" => "struct pregrant_copies *",
+        "Port" => "struct pregrant_queue *",
         "Tx" => "struct pregrant_tx ",
         "Rx" => "struct pregrant_rx ",
         other => return Err(format!("{other:?} has no C type: name one in xtask/src/linux/declarations.rs")),

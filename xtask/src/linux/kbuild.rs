@@ -1,4 +1,5 @@
-//! C's part: the modules, by a kernel's own kbuild, in a copy of `linux/module`.
+//! C's part: the modules, by a kernel's own kbuild, in a copy of `linux/module`, and the back's
+//! module in a copy of `linux/back` and of the files that both have.
 //!
 //! Whatever warns fails: gcc, modpost, and objtool, which checks Rust's objects as it does at
 //! C's.
@@ -6,8 +7,13 @@
 use crate::workspace::{Workspace, empty_dir, read, run, show};
 use std::path::{Path, PathBuf};
 
-/// The modules that kbuild makes.
-pub(super) const MODULES: [&str; 2] = ["pregrant.ko", "pregrant_selftest.ko"];
+/// The modules that kbuild makes in the copy of `linux/module`, and of `linux/back`.
+const MODULES: [&str; 2] = ["pregrant.ko", "pregrant_selftest.ko"];
+const BACK: [&str; 1] = ["pregrant_back.ko"];
+
+/// Files of `linux/module` that the back's module is made of, too.
+const OF_BOTH: [&str; 8] =
+    ["channel.c", "channel.h", "checksum.c", "core.h", "heap.c", "keys.c", "log.c", "pregrant.h"];
 
 /// objtool finds itself by /proc, from 7.x on; it is mounted for this command alone.
 const IN_CHROOT: &str = r#"mount -t proc proc "$0/proc" && exec chroot "$0" "$@""#;
@@ -52,21 +58,50 @@ fn numbers(name: &str) -> Vec<u64> {
 }
 
 pub(super) fn sources(w: &Workspace) -> Result<Vec<PathBuf>, String> {
-    let dir = w.root().join("linux/module");
+    files(&w.root().join("linux/module"))
+}
+
+fn sources_of_back(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+    let of_both = OF_BOTH.map(|name| w.root().join("linux/module").join(name));
+    Ok(files(&w.root().join("linux/back"))?.into_iter().chain(of_both).collect())
+}
+
+fn files(dir: &Path) -> Result<Vec<PathBuf>, String> {
     let files = std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     Ok(files.flatten().map(|file| file.path()).filter(|path| path.is_file()).collect())
 }
 
-/// Builds the modules in `dir`. Returns their paths.
+/// Builds the modules in `dir`, and the back's in a folder there. Returns their paths.
+///
+/// A host has Debian 12's kernel or a newer one: for older ones there is no back.
 pub(super) fn build(
     w: &Workspace,
     headers: &Headers,
     objects: &[PathBuf],
     dir: &Path,
 ) -> Result<Vec<PathBuf>, String> {
+    let (of_back, others): (Vec<_>, Vec<_>) =
+        objects.iter().cloned().partition(|object| object.file_stem().is_some_and(|name| name == "back"));
+    let files = sources(w)?.into_iter().chain(others);
+    let mut made = make(w, headers, files, dir, &MODULES)?;
+    if !headers.version.starts_with("5.") {
+        let files = sources_of_back(w)?.into_iter().chain(of_back);
+        made.extend(make(w, headers, files, &dir.join("back"), &BACK)?);
+    }
+    Ok(made)
+}
+
+/// Builds some modules of these files, in a copy of them in `dir`.
+fn make(
+    w: &Workspace,
+    headers: &Headers,
+    files: impl Iterator<Item = PathBuf>,
+    dir: &Path,
+    modules: &[&str],
+) -> Result<Vec<PathBuf>, String> {
     let place = |e: std::io::Error| format!("{}: {e}", dir.display());
     empty_dir(dir)?;
-    for file in sources(w)?.into_iter().chain(objects.iter().cloned()) {
+    for file in files {
         let to = dir.join(file.file_name().unwrap_or_default());
         std::fs::copy(&file, &to).map_err(place)?;
     }
@@ -96,10 +131,10 @@ pub(super) fn build(
         print!("{said}");
         return Err(warned.map_or("kbuild failed".into(), |line| format!("kbuild warns: {line}")));
     }
-    let made = MODULES.map(|name| dir.join(name));
+    let made: Vec<_> = modules.iter().map(|name| dir.join(name)).collect();
     match made.iter().find(|module| !module.exists()) {
         Some(missing) => Err(format!("kbuild made no {}", missing.display())),
-        None => Ok(made.into()),
+        None => Ok(made),
     }
 }
 
@@ -113,11 +148,11 @@ mod tests {
     use super::numbers;
     use crate::workspace::Workspace;
 
-    /// The output of make for Kbuild alone, in a kernel with this configuration.
-    fn said(configuration: &[&str]) -> String {
+    /// The output of make for a Kbuild alone, in a kernel with this configuration.
+    fn said(of: &str, configuration: &[&str]) -> String {
         let w = Workspace::find();
         let mut make = w.program("make");
-        make.arg("-n").arg("-f").arg(w.root().join("linux/module/Kbuild")).args(["obj=.", "none"]);
+        make.arg("-n").arg("-f").arg(w.root().join(of).join("Kbuild")).args(["obj=.", "none"]);
         let ended = make.args(configuration).output().expect("make runs: apt-get install make");
         String::from_utf8_lossy(&ended.stderr).into_owned()
     }
@@ -125,18 +160,21 @@ mod tests {
     #[test]
     fn a_kernel_that_the_core_does_not_fit_is_refused_with_words() {
         let padding = |bytes: &'static str| ["CONFIG_CALL_PADDING=y", bytes];
-        for fits in [&[][..], &padding("CONFIG_FUNCTION_PADDING_BYTES=16")] {
-            let said = said(fits);
-            assert!(said.contains("No rule to make target 'none'"), "{fits:?}: {said}");
-        }
-        for (refused, why) in [
-            (&["CONFIG_CFI=y"][..], "(CONFIG_CFI)"),
-            (&["CONFIG_CFI_CLANG=y"], "(CONFIG_CFI)"),
-            (&["CONFIG_FINEIBT=y"], "(CONFIG_CFI)"),
-            (&padding("CONFIG_FUNCTION_PADDING_BYTES=59"), "59 bytes in front of a function"),
-        ] {
-            let said = said(refused);
-            assert!(said.contains(why) && said.contains("stay with xen-netfront"), "{refused:?}: {said}");
+        for (of, driver) in [("linux/module", "xen-netfront"), ("linux/back", "xen-netback")] {
+            for fits in [&[][..], &padding("CONFIG_FUNCTION_PADDING_BYTES=16")] {
+                let said = said(of, fits);
+                assert!(said.contains("No rule to make target 'none'"), "{fits:?}: {said}");
+            }
+            for (refused, why) in [
+                (&["CONFIG_CFI=y"][..], "(CONFIG_CFI)"),
+                (&["CONFIG_CFI_CLANG=y"], "(CONFIG_CFI)"),
+                (&["CONFIG_FINEIBT=y"], "(CONFIG_CFI)"),
+                (&padding("CONFIG_FUNCTION_PADDING_BYTES=59"), "59 bytes in front of a function"),
+            ] {
+                let said = said(of, refused);
+                let stays = format!("stay with {driver}");
+                assert!(said.contains(why) && said.contains(&stays), "{refused:?}: {said}");
+            }
         }
     }
 

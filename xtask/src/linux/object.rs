@@ -5,8 +5,6 @@
 //!   linux/core --cargo, flags of .cargo/config.toml--> libpregrant_linux.a
 //!        --ld -r --gc-sections, from the module's roots--> NAME.core --checks
 //! ```
-//! The back has an object of its own, which is checked and becomes no module.
-//!
 //! An object refers to no symbol of a kernel but memory functions and the mitigations' thunks, so
 //! one serves all of them. compiler_builtins is left out: the kernel has those.
 
@@ -28,11 +26,11 @@ const SYMBOLS: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "__x86_retu
 const PREFIXES: [&str; 2] = ["pk_", "__x86_indirect_thunk_"];
 
 /// A module's name, and how the functions begin that its C calls.
-const MODULES: [(&str, &[&str]); 2] =
-    [("front", &["pregrant_front_", "pregrant_tx_", "pregrant_rx_"]), ("selftest", &["pregrant_selftest"])];
-
-/// The back, which is in no module except the self-test: this object is only checked.
-const BACK: (&str, &[&str]) = ("back", &["pregrant_back_"]);
+const MODULES: [(&str, &[&str]); 3] = [
+    ("front", &["pregrant_front_", "pregrant_tx_", "pregrant_rx_"]),
+    ("selftest", &["pregrant_selftest"]),
+    ("back", &["pregrant_back_"]),
+];
 
 /// Builds the library, and an object for each module, below `dir`. Returns the paths of the
 /// objects.
@@ -58,7 +56,7 @@ pub(super) fn build(w: &Workspace, dir: &Path) -> Result<Vec<PathBuf>, String> {
         };
         objects.iter().map(one).collect()
     };
-    for linked in link_all(&[&MODULES[..], &[BACK]].concat())? {
+    for linked in link_all(&MODULES)? {
         check(w, &linked)?;
         frames::check(w, &linked)?;
     }

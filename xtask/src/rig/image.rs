@@ -148,7 +148,23 @@ impl Unpacked {
     }
 }
 
-/// Makes all images. `modules` are our own kernel modules for guests.
+/// Those of our own kernel modules that are for this kernel: the guests', or dom0's, which is a
+/// backend.
+fn of_kernel(modules: &[PathBuf], version: &str, is_back: bool) -> Result<Vec<PathBuf>, String> {
+    // A folder has its kernel's name, and the back's a folder in that.
+    let is_of = |module: &&PathBuf| {
+        let above = module.ancestors().nth(1 + usize::from(is_back)).and_then(|dir| dir.file_name());
+        let in_back = module.parent().is_some_and(|dir| dir.ends_with("back"));
+        in_back == is_back && above.is_some_and(|name| name == version)
+    };
+    let found: Vec<_> = modules.iter().filter(is_of).cloned().collect();
+    match modules.is_empty() || !found.is_empty() {
+        true => Ok(found),
+        false => Err(format!("no module is for the kernel {version}: {modules:?}")),
+    }
+}
+
+/// Makes all images. `modules` are our own kernel modules.
 pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> Result<(), String> {
     let dir = rig.dir.join("image");
     empty_dir(&dir)?;
@@ -158,18 +174,7 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
     guest.programs(&GUEST_PROGRAMS)?;
     guest.modules(&GUEST_MODULES)?;
     guest.put_all(programs, "usr/bin")?;
-    // A folder has its kernel's name.
-    for module in modules {
-        let version = module.parent().and_then(|dir| dir.file_name()).unwrap_or_default();
-        if version != of_guests.version.as_str() {
-            return Err(format!(
-                "{} is for no kernel of the guests, {}",
-                module.display(),
-                of_guests.version
-            ));
-        }
-    }
-    guest.put_all(modules, "rig")?;
+    guest.put_all(&of_kernel(modules, &of_guests.version, false)?, "rig")?;
     guest.put_all(&[rig.workspace.root().join("rig/guest-init")], "")?;
     guest.rename("guest-init", "init")?;
     guest.put_all(&listed(&rig.workspace.root().join("rig/jobs"))?, "rig/jobs")?;
@@ -194,6 +199,7 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
     dom0.xen_programs(&XEN_PROGRAMS)?;
     dom0.modules(&DOM0_MODULES)?;
     dom0.put_all(programs, "usr/bin")?;
+    dom0.put_all(&of_kernel(modules, &of_dom0.version, true)?, "rig")?;
     dom0.put_all(&[rig.workspace.root().join("rig/dom0-init")], "")?;
     dom0.rename("dom0-init", "init")?;
     dom0.put_all(&listed(&rig.workspace.root().join("rig/scenarios"))?, "rig/scenarios")?;

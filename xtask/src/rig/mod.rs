@@ -98,11 +98,15 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
     let modules = match chosen.iter().any(|play| play.scenario.module) {
         // CI uses the headers of this machine.
         true => {
-            let other = (combination.guests != <&Release>::default()).then_some(combination.guests.name);
+            let other = |of: &Release| (of != <&Release>::default()).then_some(of.name);
             for name in ["xdp", "rulers", "parcels", "beside"] {
                 programs.push(compiled(&rig, name)?);
             }
-            crate::linux::modules(w, other)?
+            let mut modules = crate::linux::modules(w, other(combination.guests))?;
+            if combination.dom0 != combination.guests {
+                modules.extend(crate::linux::modules(w, other(combination.dom0))?);
+            }
+            modules
         }
         false => Vec::new(),
     };

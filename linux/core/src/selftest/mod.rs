@@ -25,8 +25,9 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use back::{
-    Back, Queue, pregrant_back_close, pregrant_back_control, pregrant_back_new, pregrant_back_poll_arm,
-    pregrant_back_poll_rx, pregrant_back_poll_tx, pregrant_back_step, pregrant_back_turn,
+    Back, Queue, pregrant_selftest_back_close, pregrant_selftest_back_control, pregrant_selftest_back_new,
+    pregrant_selftest_back_poll_arm, pregrant_selftest_back_poll_rx, pregrant_selftest_back_poll_tx,
+    pregrant_selftest_back_step, pregrant_selftest_back_turn,
 };
 use core::fmt::Write;
 use directory::{MapBus, directory};
@@ -270,7 +271,7 @@ impl Ends {
             front_bus: MapBus { own: of_front.clone(), peer: of_back.clone(), may_fail: true },
             back_bus: MapBus { own: of_back, peer: of_front, may_fail: false },
             front: front(config, reconnect),
-            back: pregrant_back_new(GUEST, features),
+            back: pregrant_selftest_back_new(GUEST, features),
             port: Counterpart { len, head: None, came: 0, wrong: 0, gave: 0, offload: Offload::default() },
             scratch,
             bytes: vec![0; len],
@@ -288,7 +289,7 @@ impl Ends {
 
     #[inline(never)]
     fn back_step(&mut self) -> Result<()> {
-        let stepped = pregrant_back_step(&mut self.back, &self.host, &mut self.back_bus);
+        let stepped = pregrant_selftest_back_step(&mut self.back, &self.host, &mut self.back_bus);
         if stepped { Ok(()) } else { Err("the back's step") }
     }
 
@@ -309,9 +310,9 @@ impl Ends {
     #[inline(never)]
     fn poll_tx(&mut self) -> Result<Polled> {
         let polled = self.with_queue(|queue, host, port, scratch| {
-            skbs::softirq(|| match pregrant_back_poll_tx(queue, host, port, scratch)? {
-                Polled::Idle if pregrant_back_poll_arm(queue, host)? => {
-                    pregrant_back_poll_tx(queue, host, port, scratch)
+            skbs::softirq(|| match pregrant_selftest_back_poll_tx(queue, host, port, scratch)? {
+                Polled::Idle if pregrant_selftest_back_poll_arm(queue, host)? => {
+                    pregrant_selftest_back_poll_tx(queue, host, port, scratch)
                 }
                 polled => Ok(polled),
             })
@@ -323,7 +324,7 @@ impl Ends {
     #[inline(never)]
     fn poll_rx(&mut self) -> Result<Polled> {
         let poll = |queue: &mut Queue, host: &Domain, port: &mut Counterpart, _: &mut Arena| {
-            skbs::softirq(|| pregrant_back_poll_rx(queue, host, port))
+            skbs::softirq(|| pregrant_selftest_back_poll_rx(queue, host, port))
         };
         self.with_queue(poll)?.map_err(|_| "a fault of the front, RX")
     }
@@ -331,7 +332,8 @@ impl Ends {
     /// Lets the back's queue apply what control changed, as a driver does before it starts NAPI.
     #[inline(never)]
     fn turn(&mut self) -> Result<()> {
-        let turned = self.with_queue(|queue, host, port, _| pregrant_back_turn(queue, host, port))?;
+        let turned =
+            self.with_queue(|queue, host, port, _| pregrant_selftest_back_turn(queue, host, port))?;
         turned.map(drop).map_err(|_| "the back's turn")
     }
 
@@ -339,7 +341,8 @@ impl Ends {
     #[inline(never)]
     fn announce(&mut self) -> Result<()> {
         for _ in 0..QUESTIONS {
-            pregrant_back_control(&mut self.back, &self.host).map_err(|_| "the back's control ring")?;
+            pregrant_selftest_back_control(&mut self.back, &self.host)
+                .map_err(|_| "the back's control ring")?;
             if !self.front.turn(&self.guest).map_err(|_| "the front's control ring")?
                 && !self.front.is_announcing()
             {

@@ -184,7 +184,7 @@ impl Ends {
             let _ = front.grow_rx(guest, 0, 64);
         });
         for _ in 0..QUESTIONS {
-            pregrant_back_control(back, host).map_err(|_| "the back's control ring")?;
+            pregrant_selftest_back_control(back, host).map_err(|_| "the back's control ring")?;
             let turned = calls.make(|| front.turn(guest));
             if !turned.map_err(|_| "the front's control ring")? && !front.is_announcing() {
                 break;

@@ -59,7 +59,11 @@ impl Ends {
     #[inline(never)]
     fn close_back(&mut self) -> Result<()> {
         let Self { back, host, back_bus, .. } = self;
-        if pregrant_back_close(back, host, back_bus, None) { Ok(()) } else { Err("the back does not close") }
+        if pregrant_selftest_back_close(back, host, back_bus, None) {
+            Ok(())
+        } else {
+            Err("the back does not close")
+        }
     }
 
     /// True if a key in the back's directory says that it accepted what TX asks for.

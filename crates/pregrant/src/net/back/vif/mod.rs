@@ -332,6 +332,11 @@ impl<P: Platform> Vif<P> {
         self.accepts.offloads()
     }
 
+    /// The frames that the front accepts, as of the last connect.
+    pub fn accepts(&self) -> RxAccepts {
+        self.accepts
+    }
+
     /// The largest MTU for whatever sends to the guest, if the front accepts only one slot for each
     /// frame ([`one_slot`](crate::net::one_slot)).
     pub fn mtu_limit(&self) -> Option<u32> {

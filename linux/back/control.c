@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/*
+ * The work item that follows the guest's xenbus state, and the toolstack's keys. It may sleep,
+ * allocate and use xenstore. Frames travel meanwhile, except while queues are started or stopped.
+ *
+ *   first run   the interface is made: it is there before state 2
+ *   2           the front's keys are awaited, and the toolstack's script (`hotplug-status`)
+ *   4           threads have the queues; carrier, once the guest takes frames
+ *   5, 6        at the guest's, at `online` = 0, after a fault, and at remove: nothing stays mapped
+ *
+ * A guest cannot make control run all the time: after RUNS_AT_ONCE runs each further one costs a
+ * pause.
+ */
+#include <linux/etherdevice.h>
+#include <linux/jiffies.h>
+#include <linux/rtnetlink.h>
+#include <linux/sched/mm.h>
+
+#include "driver.h"
+
+/* A guest can cause runs of control: this many need no pause, and later ones this interval. */
+#define RUNS_AT_ONCE 32
+#define RUN_SHARE (HZ / 20 ?: 1)
+/* Steps of one run, which each change a state. */
+#define STEPS_MAX 8
+
+/* Returns the number of jiffies until control may run. */
+static unsigned long paced(const struct pregrant_device *dev)
+{
+	unsigned long now = jiffies, from = READ_ONCE(dev->runs_until) - RUNS_AT_ONCE * RUN_SHARE;
+
+	return time_after(from, now) ? from - now : 0;
+}
+
+/* Called with `control` held: counts this run. The count decreases with time. */
+static void count_run(struct pregrant_device *dev)
+{
+	unsigned long now = jiffies, until = dev->runs_until;
+
+	WRITE_ONCE(dev->runs_until, (time_after(until, now) ? until : now) + RUN_SHARE);
+}
+
+/* In any context. */
+void pregrant_wake_control(struct pregrant_device *dev)
+{
+	mod_delayed_work(pregrant_control, &dev->work, paced(dev));
+}
+
+/* The interface gets what the guest accepts; the stack does the rest in software. */
+static void prepare_interface(struct pregrant_device *dev, unsigned int queues)
+{
+	struct net_device *netdev = dev->netdev;
+	u32 limit = pregrant_back_mtu_limit(dev->back);
+
+	rtnl_lock();
+	WRITE_ONCE(dev->takes, pregrant_back_takes(dev->back));
+	WRITE_ONCE(dev->mtu_limit, limit);
+	if (limit && netdev->mtu > limit && dev_set_mtu(netdev, limit))
+		netdev_warn(netdev, "the guest takes frames of one slot only, and the MTU stays above %u\n", limit);
+	if (netif_set_real_num_tx_queues(netdev, queues) || netif_set_real_num_rx_queues(netdev, queues))
+		netdev_warn(netdev, "not all of its %u queues are used\n", queues);
+	netdev_update_features(netdev);
+	rtnl_unlock();
+}
+
+/* Takes the queues from their threads. True: the guest broke the protocol on one. */
+static bool stop_queues(struct pregrant_device *dev)
+{
+	unsigned int k;
+
+	if (!dev->queues_up)
+		return false;
+	netif_carrier_off(dev->netdev);
+	netif_tx_disable(dev->netdev);
+	mutex_lock(&dev->queues_lock);
+	for (k = 0; k < dev->queues_up; k++)
+		pregrant_queue_stop(&dev->queues[k]);
+	WRITE_ONCE(dev->queues_up, 0);
+	mutex_unlock(&dev->queues_lock);
+	return pregrant_back_stop_queues(dev->back);
+}
+
+/* Hands the queues to threads. Below 0: there are no threads. */
+static int start_queues(struct pregrant_device *dev)
+{
+	unsigned int k, n = pregrant_back_start_queues(dev->back);
+	int ret = 0;
+
+	mutex_lock(&dev->queues_lock);
+	for (k = 0; k < n; k++) {
+		struct pregrant_back_queue *core = pregrant_back_queue(dev->back, k);
+
+		pregrant_channels_connect(dev, &dev->queues[k], core);
+		ret = pregrant_queue_start(&dev->queues[k], core, pregrant_back_queue_counters(dev->back, k));
+		if (ret)
+			break;
+	}
+	WRITE_ONCE(dev->queues_up, n);
+	mutex_unlock(&dev->queues_lock);
+	return ret;
+}
+
+/* What waits for a guest that is not connected, or takes nothing, is dropped. */
+static void drop_waiting(struct pregrant_device *dev)
+{
+	unsigned int k;
+
+	for (k = 0; k < dev->max_queues; k++)
+		pregrant_queue_purge(&dev->queues[k]);
+	if (netif_running(dev->netdev))
+		netif_tx_wake_all_queues(dev->netdev);
+}
+
+static void disconnected(struct pregrant_device *dev)
+{
+	netif_carrier_off(dev->netdev);
+	WRITE_ONCE(dev->takes, 0);
+	WRITE_ONCE(dev->mtu_limit, 0);
+	drop_waiting(dev);
+}
+
+/* A step failed, or the guest broke the protocol. The core has the reason. */
+static void fail(struct pregrant_device *dev)
+{
+	stop_queues(dev);
+	pregrant_back_close(dev->back);
+	disconnected(dev);
+}
+
+/* The queues are connected. False: they could not be started. */
+static bool connected(struct pregrant_device *dev)
+{
+	prepare_interface(dev, pregrant_back_nr_queues(dev->back));
+	if (pregrant_back_say_connected(dev->back) || start_queues(dev)) {
+		fail(dev);
+		return false;
+	}
+	WRITE_ONCE(dev->connects, dev->connects + 1);
+	if (netif_running(dev->netdev))
+		netif_tx_wake_all_queues(dev->netdev);
+	return true;
+}
+
+static void follow_link(struct pregrant_device *dev)
+{
+	switch (pregrant_back_link(dev->back)) {
+	case 1:
+		netif_carrier_on(dev->netdev);
+		break;
+	case 0:
+		netif_carrier_off(dev->netdev);
+		drop_waiting(dev);
+		break;
+	}
+}
+
+static void follow(struct pregrant_device *dev)
+{
+	unsigned int steps;
+
+	if (test_and_clear_bit(PREGRANT_EV_FAULT, &dev->events)) {
+		if (stop_queues(dev)) {
+			fail(dev);
+			return;
+		}
+	}
+	if (test_and_clear_bit(PREGRANT_EV_RATE, &dev->events))
+		pregrant_back_rate(dev->back);
+	for (steps = 0; steps < STEPS_MAX; steps++) {
+		switch (pregrant_back_step(dev->back)) {
+		case PREGRANT_BACK_RECALL:
+			if (stop_queues(dev)) {
+				fail(dev);
+				return;
+			}
+			continue;
+		case PREGRANT_BACK_CONNECTED:
+			if (!connected(dev))
+				return;
+			continue;
+		case PREGRANT_BACK_CLOSED:
+			disconnected(dev);
+			break;
+		case PREGRANT_BACK_FAILED:
+			fail(dev);
+			return;
+		}
+		break;
+	}
+	follow_link(dev);
+}
+
+/* The interface is there before the core writes state 2. False: it cannot be. */
+static bool has_interface(struct pregrant_device *dev)
+{
+	int ret;
+
+	if (dev->registered)
+		return true;
+	ret = register_netdev(dev->netdev);
+	if (ret) {
+		xenbus_dev_fatal(dev->xbdev, ret, "no interface %s", dev->netdev->name);
+		dev->bound = false;
+		return false;
+	}
+	dev->registered = true;
+	/* For a toolstack that leaves its scripts to udev. */
+	kobject_uevent(&dev->xbdev->dev.kobj, KOBJ_ONLINE);
+	return true;
+}
+
+void pregrant_control_work(struct work_struct *work)
+{
+	struct pregrant_device *dev = container_of(work, struct pregrant_device, work.work);
+	unsigned int flags = memalloc_noio_save(); /* see heap.c */
+
+	mutex_lock(&dev->control);
+	if (dev->bound && has_interface(dev)) {
+		count_run(dev);
+		follow(dev);
+	}
+	mutex_unlock(&dev->control);
+	memalloc_noio_restore(flags);
+}
+
+/* Called with `control` held, when the device goes: in order, as far as the directory is there. */
+void pregrant_end(struct pregrant_device *dev)
+{
+	if (stop_queues(dev))
+		pregrant_back_close(dev->back);
+	pregrant_back_end(dev->back);
+	disconnected(dev);
+}

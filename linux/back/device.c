@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/* The module, its parameters, and the xenbus driver for vifs of guests. */
+#include <linux/device.h>
+#include <linux/kobject.h>
+#include <linux/module.h>
+#include <linux/moduleparam.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/version.h>
+#include <xen/xen.h>
+
+#include "driver.h"
+
+static unsigned int queues;
+module_param(queues, uint, 0444);
+MODULE_PARM_DESC(queues, "queues that a vif may have, at most 64; 0: one for each processor, up to 4");
+#define QUEUES_DEFAULT 4
+
+struct workqueue_struct *pregrant_control;
+
+/* For uevent(), which may come at any time. */
+static DEFINE_MUTEX(devices);
+
+/* Keys of the own directory that the toolstack changes. */
+static bool is_followed(const char *path)
+{
+	static const char *const keys[] = { "/state", "/online", "/hotplug-status", "/rate" };
+	const char *key = strrchr(path, '/');
+	unsigned int k;
+
+	for (k = 0; key && k < ARRAY_SIZE(keys); k++)
+		if (!strcmp(key, keys[k]))
+			return true;
+	return false;
+}
+
+/* The kernel's thread keeps no other events of this watch: the back writes many keys itself. */
+static bool will_handle(struct xenbus_watch *watch, const char *path, const char *token)
+{
+	return is_followed(path);
+}
+
+static void own_key_changed(struct xenbus_watch *watch, const char *path, const char *token)
+{
+	struct pregrant_device *dev = container_of(watch, struct pregrant_device, watch);
+
+	if (!is_followed(path))
+		return;
+	if (strstr(path, "/rate"))
+		set_bit(PREGRANT_EV_RATE, &dev->events);
+	pregrant_wake_control(dev);
+}
+
+static void front_changed(struct xenbus_device *xbdev, enum xenbus_state state)
+{
+	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
+
+	if (dev)
+		pregrant_wake_control(dev);
+}
+
+static void free_device(struct pregrant_device *dev)
+{
+	unsigned int k;
+
+	if (dev->back)
+		pregrant_back_free(dev->back);
+	for (k = 0; dev->queues && k < dev->max_queues; k++)
+		pregrant_queue_purge(&dev->queues[k]);
+	kvfree(dev->queues);
+	kfree(dev->script);
+	free_netdev(dev->netdev);
+}
+
+static int probe_device(struct xenbus_device *xbdev)
+{
+	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_DEFAULT);
+	struct net_device *netdev;
+	struct pregrant_device *dev;
+	unsigned int handle, k;
+	char *script;
+	int ret;
+
+	if (xenbus_scanf(XBT_NIL, xbdev->nodename, "handle", "%u", &handle) != 1) {
+		xenbus_dev_fatal(xbdev, -EINVAL, "its key `handle` is no number");
+		return -EINVAL;
+	}
+	netdev = pregrant_netdev_new(xbdev, handle, max);
+	if (!netdev)
+		return -ENOMEM;
+	dev = netdev_priv(netdev);
+	dev->netdev = netdev;
+	dev->xbdev = xbdev;
+	dev->front_id = xbdev->otherend_id;
+	dev->runs_until = jiffies;
+	mutex_init(&dev->control);
+	mutex_init(&dev->queues_lock);
+	ratelimit_state_init(&dev->log_limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+	INIT_DELAYED_WORK(&dev->work, pregrant_control_work);
+	INIT_LIST_HEAD(&dev->channels);
+	ret = -ENOMEM;
+	dev->queues = kvcalloc(max, sizeof(*dev->queues), GFP_KERNEL);
+	if (!dev->queues)
+		goto failed;
+	dev->max_queues = max;
+	for (k = 0; k < max; k++)
+		pregrant_queue_init(&dev->queues[k], dev, k);
+	script = xenbus_read(XBT_NIL, xbdev->nodename, "script", NULL);
+	dev->script = IS_ERR(script) ? NULL : script;
+	dev->back = pregrant_back_new(dev, dev->front_id, handle, max);
+	/* xenbus does not write a state that it takes for the one in xenstore. */
+	xbdev->state = xenbus_read_unsigned(xbdev->nodename, "state", XenbusStateUnknown);
+	dev->bound = true;
+	mutex_lock(&devices);
+	dev_set_drvdata(&xbdev->dev, dev);
+	mutex_unlock(&devices);
+	ret = xenbus_watch_path(xbdev, xbdev->nodename, &dev->watch, will_handle, own_key_changed);
+	if (ret)
+		goto unset;
+	pregrant_wake_control(dev);
+	return 0;
+unset:
+	mutex_lock(&devices);
+	dev_set_drvdata(&xbdev->dev, NULL);
+	mutex_unlock(&devices);
+failed:
+	free_device(dev);
+	return ret;
+}
+
+static int probe(struct xenbus_device *xbdev, const struct xenbus_device_id *id)
+{
+	unsigned int flags = memalloc_noio_save(); /* see heap.c */
+	int ret = probe_device(xbdev);
+
+	memalloc_noio_restore(flags);
+	return ret;
+}
+
+static void take_away(struct xenbus_device *xbdev)
+{
+	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
+	unsigned int flags = memalloc_noio_save(); /* see heap.c */
+
+	unregister_xenbus_watch(&dev->watch);
+	mutex_lock(&dev->control);
+	dev->bound = false;
+	pregrant_end(dev);
+	mutex_unlock(&dev->control);
+	/* Nothing wakes control any more: no watch, no thread. */
+	cancel_delayed_work_sync(&dev->work);
+	if (dev->registered) {
+		kobject_uevent(&xbdev->dev.kobj, KOBJ_OFFLINE);
+		/* The next backend waits for its own script. */
+		xenbus_rm(XBT_NIL, xbdev->nodename, "hotplug-status");
+	}
+	mutex_lock(&devices);
+	dev_set_drvdata(&xbdev->dev, NULL);
+	mutex_unlock(&devices);
+	if (dev->registered)
+		unregister_netdev(dev->netdev);
+	free_device(dev);
+	memalloc_noio_restore(flags);
+}
+
+static int __maybe_unused take_away_int(struct xenbus_device *xbdev)
+{
+	take_away(xbdev);
+	return 0;
+}
+
+/* 6.1-stable changed the return type to void. */
+typedef typeof(((struct xenbus_driver *)NULL)->remove) remove_fn;
+#define REMOVE                                                                                              \
+	__builtin_choose_expr(__builtin_types_compatible_p(remove_fn, void (*)(struct xenbus_device *)), \
+			      take_away, take_away_int)
+
+/* For udev, where it runs the toolstack's scripts; xenbus adds XENBUS_*. */
+static int add_variables(struct device *device, struct kobj_uevent_env *env)
+{
+	struct pregrant_device *dev;
+	int ret = 0;
+
+	mutex_lock(&devices);
+	dev = dev_get_drvdata(device);
+	if (dev) {
+		if (dev->script)
+			ret = add_uevent_var(env, "script=%s", dev->script);
+		ret = ret ?: add_uevent_var(env, "vif=%s", dev->netdev->name);
+	}
+	mutex_unlock(&devices);
+	return ret;
+}
+
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
+static int uevent(const struct xenbus_device *xbdev, struct kobj_uevent_env *env)
+{
+	return add_variables((struct device *)&xbdev->dev, env);
+}
+#else
+static int uevent(struct xenbus_device *xbdev, struct kobj_uevent_env *env)
+{
+	return add_variables(&xbdev->dev, env);
+}
+#endif
+
+static const struct xenbus_device_id ids[] = {
+	{ "vif" },
+	{ "" },
+};
+
+static struct xenbus_driver driver = {
+	/* "vif" is the name of xen-netback. */
+	.name = "pregrant_back",
+	.ids = ids,
+	.probe = probe,
+	.remove = REMOVE,
+	.uevent = uevent,
+	.otherend_changed = front_changed,
+};
+
+static int __init pregrant_init(void)
+{
+	int ret;
+
+	if (queues > PREGRANT_QUEUES_MAX) {
+		pr_warn("pregrant_back: queues is above %u\n", PREGRANT_QUEUES_MAX);
+		return -EINVAL;
+	}
+	if (!xen_domain())
+		return -ENODEV;
+	pregrant_control = alloc_workqueue("pregrant_back", WQ_UNBOUND, 0);
+	if (!pregrant_control)
+		return -ENOMEM;
+	ret = xenbus_register_backend(&driver);
+	if (ret)
+		destroy_workqueue(pregrant_control);
+	return ret;
+}
+
+static void __exit pregrant_exit(void)
+{
+	xenbus_unregister_driver(&driver);
+	destroy_workqueue(pregrant_control);
+	if (atomic64_read(&pregrant_maps) || atomic64_read(&pregrant_maps_lost))
+		pr_warn("pregrant_back: of guests' pages %lld stay mapped, %lld could not be unmapped\n",
+			atomic64_read(&pregrant_maps), atomic64_read(&pregrant_maps_lost));
+}
+
+module_init(pregrant_init);
+module_exit(pregrant_exit);
+MODULE_DESCRIPTION("Backend of Xen guests' network interfaces");
+MODULE_LICENSE("Dual MIT/GPL");

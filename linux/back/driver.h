@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/*
+ * A vif's backend: its net_device, its queues, and who runs where.
+ *
+ *   control   one delayed work item per vif, under `control`: it may sleep, and owns the back
+ *   thread    one per queue, while the vif is connected: owns the queue's core, and polls both rings
+ *   xmit      ndo_start_xmit: adds an skb for the guest to `skbs`, and wakes the thread
+ *   event     interrupt handler: wakes the thread or control
+ *   xenwatch  one thread of the kernel for all devices: it only queues control
+ *
+ *   guest --TX ring--> thread: the core copies, an skb is made --> the stack
+ *   guest <--RX ring-- thread: the core copies <-- skbs <-- xmit <-- the stack
+ *
+ * TX and RX are the guest's view in the core, and the interface's in names of net_device: what the
+ * guest sends is received here.
+ *
+ * Lock order: `control`; RTNL; `queues_lock`; the lock of `skbs`.
+ */
+#ifndef PREGRANT_DRIVER_H
+#define PREGRANT_DRIVER_H
+
+#include <linux/if_ether.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/netdevice.h>
+#include <linux/ratelimit.h>
+#include <linux/skbuff.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <xen/xenbus.h>
+
+#include "pregrant.h"
+
+#define PREGRANT_FRAME_MAX 65535
+#define PREGRANT_MTU_MAX (PREGRANT_FRAME_MAX - 18)
+/* What may wait for a guest in each queue; above it the stack's queue is stopped. */
+#define PREGRANT_WAIT_FRAMES 512
+#define PREGRANT_WAIT_BYTES (1 << 20)
+
+struct pregrant_queue {
+	struct pregrant_device *dev;
+	unsigned int index;
+
+	/* Frames for the guest: under skbs.lock. */
+	struct sk_buff_head skbs;
+	size_t bytes;
+
+	/* The thread. */
+	struct task_struct *thread; /* under `queues_lock`; NULL: none */
+	struct pregrant_back_queue *core; /* the thread's; NULL: none */
+	struct pregrant_back_counters *counters; /* under `queues_lock`; NULL: none */
+	wait_queue_head_t wait;
+	int has_event; /* the thread must poll before it sleeps */
+	struct list_head received; /* skbs of one poll, for the stack */
+
+	u64 tx_packets, tx_bytes, tx_dropped; /* to the guest; the thread's */
+	u64 rx_packets, rx_bytes, rx_dropped; /* from it; the thread's */
+	u64 refused; /* to the guest; under the netdev_queue lock */
+};
+
+/* Bits of `events`: what happened since control ran, in any context. */
+enum pregrant_event {
+	PREGRANT_EV_FAULT, /* the guest broke the protocol on a ring */
+	PREGRANT_EV_RATE, /* the toolstack's key `rate` may have changed */
+};
+
+struct pregrant_device {
+	struct xenbus_device *xbdev;
+	struct net_device *netdev;
+	struct xenbus_watch watch; /* of the own directory; `node` NULL: none */
+	char *script; /* the toolstack's hotplug script, for the uevent; NULL: none */
+	domid_t front_id;
+	unsigned int max_queues;
+	struct pregrant_queue *queues;
+
+	struct mutex control;
+	struct delayed_work work;
+	/* Under `control`: */
+	struct pregrant_back *back;
+	struct list_head channels; /* event channels */
+	bool bound; /* between probe and remove; control runs only then */
+	bool registered; /* the interface exists */
+
+	struct mutex queues_lock;
+	unsigned int queues_up; /* under `queues_lock`: queues with threads; 0: not connected */
+
+	/* Written and read in any context. */
+	unsigned long events; /* enum pregrant_event */
+	unsigned long runs_until; /* jiffies: each run of control adds its share, for pacing */
+	u32 takes; /* PREGRANT_GUEST_*; 0: not connected */
+	u32 mtu_limit; /* 0: none */
+	unsigned int connects;
+	struct ratelimit_state log_limit; /* of lines that a guest can cause */
+};
+
+static inline struct xenbus_transaction pregrant_transaction(u32 id)
+{
+	return (struct xenbus_transaction) { .id = id };
+}
+
+/* keys.c: the guest's directory. */
+static inline const char *pregrant_peer_dir(const struct pregrant_device *dev)
+{
+	return dev->xbdev->otherend;
+}
+
+static inline void pregrant_peer_state_was_read(struct pregrant_device *dev, bool is_readable)
+{
+}
+
+/* device.c */
+extern struct workqueue_struct *pregrant_control;
+
+/* control.c */
+void pregrant_control_work(struct work_struct *work);
+void pregrant_wake_control(struct pregrant_device *dev);
+void pregrant_end(struct pregrant_device *dev);
+
+/* netdev.c */
+struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int handle, unsigned int max_queues);
+
+/* queue.c */
+void pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index);
+void pregrant_queue_purge(struct pregrant_queue *queue);
+void pregrant_queue_wake(struct pregrant_queue *queue);
+void pregrant_queue_wake_sender(struct pregrant_queue *queue);
+int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queue *core,
+			 struct pregrant_back_counters *counters);
+void pregrant_queue_stop(struct pregrant_queue *queue);
+netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev);
+
+/* frame.c */
+void pregrant_deliver(struct pregrant_queue *queue);
+
+/* channel.c */
+extern atomic_t pregrant_spurious_events;
+
+/* events.c */
+void pregrant_channels_connect(struct pregrant_device *dev, struct pregrant_queue *queue,
+			       struct pregrant_back_queue *core);
+
+/* grants.c: pages of guests that are mapped, and those that could not be unmapped. */
+extern atomic64_t pregrant_maps, pregrant_maps_lost;
+
+/* checksum.c */
+netdev_features_t pregrant_features_check(struct sk_buff *skb, struct net_device *netdev,
+					  netdev_features_t features);
+
+/* ethtool.c */
+extern const struct ethtool_ops pregrant_ethtool;
+
+#endif

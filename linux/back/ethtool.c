@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/* ethtool -i, -S and -l. In names of counters tx is what the guest sends, rx what it receives. */
+#include <linux/ethtool.h>
+#include <linux/string.h>
+
+#include "driver.h"
+
+/* Counters of a queue, in the order of of_direction() in linux/core/src/back/queue.rs. */
+static const char *const counters[PREGRANT_BACK_COUNTERS] = {
+	"frames", "bytes", "grant_copies", "grant_maps", "errors", "dropped", "too_long", "expired", "batches",
+	"events_sent",
+};
+static const char *const of_all[] = {
+	"connects", "mapped_pages", "maps_lost", "atomic_allocations", "memory_refused", "spurious_events",
+};
+
+static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	strscpy(info->driver, "pregrant_back", sizeof(info->driver));
+	strscpy(info->fw_version, READ_ONCE(dev->takes) ? "copy" : "none: not connected", sizeof(info->fw_version));
+	strscpy(info->bus_info, dev_name(&dev->xbdev->dev), sizeof(info->bus_info));
+}
+
+static int sset_count(struct net_device *netdev, int set)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	return set == ETH_SS_STATS ? ARRAY_SIZE(of_all) + dev->max_queues * 2 * PREGRANT_BACK_COUNTERS : -EOPNOTSUPP;
+}
+
+static void strings(struct net_device *netdev, u32 set, u8 *to)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	unsigned int k, dir, i;
+
+	if (set != ETH_SS_STATS)
+		return;
+	for (i = 0; i < ARRAY_SIZE(of_all); i++, to += ETH_GSTRING_LEN)
+		strscpy(to, of_all[i], ETH_GSTRING_LEN);
+	for (k = 0; k < dev->max_queues; k++)
+		for (dir = 0; dir < 2; dir++)
+			for (i = 0; i < PREGRANT_BACK_COUNTERS; i++, to += ETH_GSTRING_LEN)
+				snprintf(to, ETH_GSTRING_LEN, "%s%u_%s", dir ? "rx" : "tx", k, counters[i]);
+}
+
+static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u64 *to)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	unsigned int k;
+
+	*to++ = READ_ONCE(dev->connects);
+	*to++ = atomic64_read(&pregrant_maps);
+	*to++ = atomic64_read(&pregrant_maps_lost);
+	*to++ = atomic_read(&pregrant_atomic_allocations);
+	*to++ = atomic_read(&pregrant_memory_refused);
+	*to++ = atomic_read(&pregrant_spurious_events);
+	mutex_lock(&dev->queues_lock);
+	for (k = 0; k < dev->max_queues; k++, to += 2 * PREGRANT_BACK_COUNTERS) {
+		if (dev->queues[k].counters)
+			pregrant_back_counters(dev->queues[k].counters, to);
+		else
+			memset(to, 0, 2 * PREGRANT_BACK_COUNTERS * sizeof(*to));
+	}
+	mutex_unlock(&dev->queues_lock);
+}
+
+static void get_channels(struct net_device *netdev, struct ethtool_channels *channels)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	channels->max_combined = dev->max_queues;
+	channels->combined_count = READ_ONCE(dev->queues_up);
+}
+
+const struct ethtool_ops pregrant_ethtool = {
+	.get_drvinfo = drvinfo,
+	.get_link = ethtool_op_get_link,
+	.get_sset_count = sset_count,
+	.get_strings = strings,
+	.get_ethtool_stats = get_stats,
+	.get_channels = get_channels,
+};

@@ -1,0 +1,19 @@
+//! A vif's back in a kernel: what the module `pregrant_back.ko` is of Rust.
+//!
+//! ```text
+//!   linux/back (C): xenbus driver, net_device, a thread for each queue, event channels, grant copies
+//!        |  pregrant_back_*: vif.rs, queue.rs       ^  pk_*: shim.rs here, and the front's
+//!        v                                          |
+//!   vif     BackVif over --> platform (grant copies, mapped rings, channels), bus (keys, states)
+//!   queue   BackQueue with its port, which is the net_device
+//! ```
+//! TX is what the guest sends, RX what it receives, here as everywhere.
+//!
+//! What a guest may do: see the crate. A fault of its rings ends the thread's polls, and closes the
+//! vif.
+
+mod platform;
+mod port;
+pub mod queue;
+pub mod shim;
+pub mod vif;

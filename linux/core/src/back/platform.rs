@@ -1,0 +1,262 @@
+//! The platform of a back in a kernel: pages of the guest are mapped one by one or copied, its
+//! event channels bound.
+//!
+//! A back grants nothing. A range of several pages is not mapped: the kernel has such a range only
+//! at a price, so rings have one page each, and what needs more is not offered.
+
+use super::shim::{self, Copies, Map as MapAt};
+use crate::channel::Channel;
+use crate::shim::{Device, pk_now_ns};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::Cell;
+use core::ptr::NonNull;
+use core::time::Duration;
+use pregrant::burst_buffer::BurstBuffer;
+use pregrant::platform::{
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem,
+    Platform, ReadySet,
+};
+use pregrant::shm::SharedBytes;
+use pregrant::wire::grant::GrantStatus;
+use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE, PlatformError};
+
+const NOT_SUPPORTED: i32 = 95;
+
+/// Largest number of copies of one hypercall: `PREGRANT_COPIES`.
+const COPIES: usize = 64;
+
+/// A handle of one device, for one thread.
+pub struct Machine {
+    pub device: Device,
+    copies: Copies,
+    ops: Cell<GrantOps>,
+}
+// SAFETY: C locks what it has; the list of copies is this handle's alone, and the device outlives
+// its back.
+unsafe impl Send for Machine {}
+
+impl Machine {
+    pub fn new(device: Device) -> Self {
+        // SAFETY: it waits for memory.
+        Self { device, copies: unsafe { shim::pk_copies_new() }, ops: Cell::default() }
+    }
+
+    fn count(&self, add: impl FnOnce(&mut GrantOps)) {
+        let mut ops = self.ops.get();
+        add(&mut ops);
+        self.ops.set(ops);
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // SAFETY: of `new`, and freed here alone.
+        unsafe { shim::pk_copies_free(self.copies) }
+    }
+}
+
+/// A page of the guest.
+pub struct Map {
+    at: NonNull<u8>,
+    map: MapAt,
+}
+// SAFETY: C's functions take a map from any thread.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+// SAFETY: the page stays mapped until the drop.
+unsafe impl SharedBytes for Map {
+    fn base(&self) -> NonNull<u8> {
+        self.at
+    }
+    fn len(&self) -> usize {
+        PAGE_SIZE
+    }
+}
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the one owner's last word. It sleeps: in process context.
+        unsafe { shim::pk_unmap(self.map) }
+    }
+}
+
+/// Memory that is granted, of which a back has none.
+pub enum NoRegion {}
+// SAFETY: there is none.
+unsafe impl SharedBytes for NoRegion {
+    fn base(&self) -> NonNull<u8> {
+        match *self {}
+    }
+    fn len(&self) -> usize {
+        match *self {}
+    }
+}
+
+impl Platform for Machine {
+    type Grants = Self;
+    type Peer = Self;
+    type Events = Self;
+    type Clock = Self;
+    fn domid(&self) -> DomId {
+        DomId::SELF
+    }
+    fn grants(&self) -> &Self {
+        self
+    }
+    fn peer(&self) -> &Self {
+        self
+    }
+    fn events(&self) -> &Self {
+        self
+    }
+    fn clock(&self) -> &Self {
+        self
+    }
+}
+
+impl Clock for Machine {
+    fn now_ns(&self) -> u64 {
+        // SAFETY: it reads a clock.
+        unsafe { pk_now_ns() }
+    }
+}
+
+// SAFETY: it gives no region.
+unsafe impl GrantPool for Machine {
+    type Region = NoRegion;
+    fn alloc(&self, _: DomId, _: Access, _: &mut [GrantRef]) -> Result<NoRegion, PlatformError> {
+        Err(PlatformError { op: "grant pages in a back", code: NOT_SUPPORTED })
+    }
+    fn release(&self, region: NoRegion) -> Result<(), InUse<NoRegion>> {
+        match region {}
+    }
+    fn per_frame(&self) -> Option<&dyn GrantTable<Region = NoRegion>> {
+        None
+    }
+}
+
+/// True if an operation stays within the page and the local bytes.
+#[inline(always)]
+fn fits(op: &CopyOp, room: usize) -> bool {
+    let (at, len) = (op.at as usize, usize::from(op.len));
+    usize::from(op.offset) + len <= PAGE_SIZE && at <= room && len <= room - at
+}
+
+// SAFETY: a map is one page, mapped until it is dropped.
+unsafe impl PeerMem for Machine {
+    type Map = Map;
+    fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<Map, MapError> {
+        let failed = |status| MapError { index: Some(0), status };
+        let &[gref] = refs else {
+            return Err(MapError { index: None, status: GrantStatus::GENERAL_ERROR });
+        };
+        let mut status = 0;
+        // SAFETY: null, or a page that stays until `pk_unmap`.
+        let map = unsafe { shim::pk_map(self.device, of.0, gref.0, acc == Access::ReadOnly, &mut status) };
+        if map.is_null() {
+            return Err(failed(GrantStatus(status as i16)));
+        }
+        // SAFETY: a map that lives.
+        let at = NonNull::new(unsafe { shim::pk_map_at(map) }).ok_or(failed(GrantStatus::GENERAL_ERROR))?;
+        self.count(|ops| ops.maps += 1);
+        Ok(Map { at, map })
+    }
+
+    fn unmap(&self, done: &mut Vec<Map>) {
+        self.count(|ops| ops.unmaps += done.len() as u64);
+        done.clear();
+    }
+
+    fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
+        let (base, room, to_peer) = match local {
+            LocalBytes::FromPeer(bytes) => (bytes.as_mut_ptr(), bytes.len(), false),
+            // It is only read.
+            LocalBytes::ToPeer(bytes) => (bytes.as_ptr().cast_mut(), bytes.len(), true),
+        };
+        self.count(|count| count.copies += ops.len() as u64);
+        for some in ops.chunks_mut(COPIES) {
+            for op in some.iter().filter(|op| fits(op, room)) {
+                // SAFETY: within the local bytes, which this call has (checked above); the list has
+                // room.
+                unsafe {
+                    let at = base.add(op.at as usize);
+                    shim::pk_copies_add(self.copies, of.0, op.gref.0, op.offset, op.len, at, to_peer);
+                }
+            }
+            // SAFETY: each copy is within memory that this call has.
+            unsafe { shim::pk_copies_run(self.copies) };
+            let mut k = 0;
+            for op in some {
+                op.status = GrantStatus::BAD_COPY_ARG;
+                if fits(op, room) {
+                    // SAFETY: one of the copies that were made.
+                    op.status = GrantStatus(unsafe { shim::pk_copies_status(self.copies, k) } as i16);
+                    k += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
+        // SAFETY: it waits for memory.
+        let at = unsafe { shim::pk_burst(bytes) };
+        match NonNull::new(at) {
+            // SAFETY: zeroed memory of its own, which its owner frees.
+            Some(base) => unsafe { BurstBuffer::over(base, bytes, Box::new(Burst(base))) },
+            None => BurstBuffer::lines(bytes),
+        }
+    }
+
+    fn grant_ops(&self) -> GrantOps {
+        self.ops.get()
+    }
+}
+
+/// The owner of a burst's memory.
+struct Burst(NonNull<u8>);
+// SAFETY: it only frees.
+unsafe impl Send for Burst {}
+// SAFETY: as above.
+unsafe impl Sync for Burst {}
+impl Drop for Burst {
+    fn drop(&mut self) {
+        // SAFETY: of `pk_burst`, and freed here alone.
+        unsafe { shim::pk_burst_free(self.0.as_ptr()) }
+    }
+}
+
+impl Events for Machine {
+    type Chan = Channel;
+    fn offer(&self, _: DomId) -> Result<(Channel, EvtchnPort), PlatformError> {
+        Err(PlatformError { op: "offer an event channel in a back", code: NOT_SUPPORTED })
+    }
+    fn bind(&self, _: DomId, remote: EvtchnPort) -> Result<Channel, PlatformError> {
+        let (mut port, mut code) = (0, 0);
+        // SAFETY: of this device, whose front it is for; null where there is none.
+        let at = unsafe { shim::pk_channel_bind(self.device, remote.0, &mut port, &mut code) };
+        let at = NonNull::new(at).ok_or(PlatformError { op: "bind an event channel", code: -code })?;
+        Ok(Channel::of(at, EvtchnPort(port)))
+    }
+    fn adopt(&self, chan: Channel) -> Result<Channel, PlatformError> {
+        Ok(chan)
+    }
+    fn local(&self, chan: &Channel) -> EvtchnPort {
+        chan.port()
+    }
+    #[inline(always)]
+    fn notify(&self, chan: &Channel) {
+        chan.notify();
+    }
+    #[inline(always)]
+    fn unmask(&self, chan: &Channel) {
+        chan.unmask(false);
+    }
+    fn unmask_spurious(&self, chan: &Channel) {
+        chan.unmask(true);
+    }
+    fn wait(&self, ready: &mut ReadySet, _: Option<Duration>) {
+        ready.ports.clear(); // interrupts wake, not this
+    }
+}

@@ -1,0 +1,81 @@
+//! The C functions that a back calls besides those of [`crate::shim`]. They are in `linux/back`.
+
+use crate::shim::{Channel, Device, Skb};
+use core::ffi::c_void;
+
+/// A `struct pregrant_map`: a page of the guest.
+pub type Map = *mut c_void;
+/// A `struct pregrant_copies`: grant copies that are made by one hypercall.
+pub type Copies = *mut c_void;
+/// A `struct pregrant_queue`.
+pub type Port = *mut c_void;
+
+/// A frame that the stack sends to the guest: `struct pregrant_frame`.
+#[repr(C)]
+#[derive(Default)]
+pub struct Frame {
+    pub len: u32,
+    /// `PREGRANT_CSUM_*`.
+    pub csum: u32,
+    /// `PREGRANT_GSO_*`, or 0.
+    pub gso_type: u32,
+    pub gso_size: u32,
+}
+
+unsafe extern "C" {
+    // grants.c
+    /// Maps a page of the guest. Null: it cannot be mapped, and `status` has Xen's reason.
+    pub fn pk_map(device: Device, of: u16, gref: u32, readonly: bool, status: *mut i32) -> Map;
+    /// The address of a mapped page.
+    pub fn pk_map_at(map: Map) -> *mut u8;
+    pub fn pk_unmap(map: Map);
+    /// An empty list of grant copies.
+    pub fn pk_copies_new() -> Copies;
+    pub fn pk_copies_free(copies: Copies);
+    /// Adds a copy of `len` bytes between a page of domain `of` and the memory at `at`. At most
+    /// PREGRANT_COPIES are added before each pk_copies_run.
+    pub fn pk_copies_add(
+        copies: Copies,
+        of: u16,
+        gref: u32,
+        offset: u16,
+        len: u16,
+        at: *mut u8,
+        to_peer: bool,
+    );
+    /// Makes the copies, in their order. They stay until pk_copies_add, for their status.
+    pub fn pk_copies_run(copies: Copies);
+    /// Xen's status of copy `k`.
+    pub fn pk_copies_status(copies: Copies, k: u32) -> i32;
+    /// Memory for bursts, zeroed. It waits until there is some.
+    pub fn pk_burst(bytes: usize) -> *mut u8;
+    pub fn pk_burst_free(at: *mut u8);
+
+    // events.c
+    /// Binds an event channel to the guest's `remote`; `port` gets the local number. Null: `code`
+    /// has the error.
+    pub fn pk_channel_bind(device: Device, remote: u32, port: *mut u32, code: *mut i32) -> Channel;
+
+    // queue.c
+    /// The queue of a device with this index.
+    pub fn pk_port(device: Device, queue: u32) -> Port;
+    /// True if the interface takes frames.
+    pub fn pk_port_is_up(port: Port) -> bool;
+
+    // frame.c
+    /// Makes an skb of a frame that the guest sent, which goes to the stack after the poll.
+    pub fn pk_frame_from_guest(
+        port: Port,
+        bytes: *const u8,
+        len: usize,
+        csum: u32,
+        gso_type: u32,
+        gso_size: u32,
+    );
+    /// Takes the next skb for the guest. Null: there is none.
+    pub fn pk_frame_next(port: Port, frame: *mut Frame) -> Skb;
+    /// Frees an skb for the guest, and counts it as sent, or as dropped.
+    pub fn pk_frame_done(port: Port, skb: Skb, sent: bool);
+    /// Number of skbs that wait for the guest.
+    pub fn pk_frames_waiting(port: Port) -> u32;
+}

@@ -1,0 +1,279 @@
+//! A vif's back, as the driver's work item calls it: one thread at a time, which may sleep.
+//!
+//! ```text
+//!   new --> step, again and again --CONNECTED--> start_queues, say_connected --RECALL, FAILED--> stop_queues, step or close
+//!                                                                            --remove----------> stop_queues, end, free
+//! ```
+
+use super::platform::Machine;
+use super::port::Skbs;
+use super::queue::{Counters, Queue};
+use super::shim;
+use crate::bus::{BusError, KernelBus};
+use crate::log;
+use crate::shim::Device;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt::{Display, Write};
+use core::ptr::NonNull;
+use pregrant::DomId;
+use pregrant::net::back::{BackQueue, BackStep, BackVif, PreviousState, VifConfig};
+use pregrant::net::features::BackFeatures;
+use pregrant::net::path::staging::keys::Offer;
+use pregrant::net::path::{PathConfig, PathName};
+use pregrant::port::FramePort;
+use pregrant::xenbus::connect_error::ConnectError;
+
+/// Results of `pregrant_back_step`: `enum pregrant_back_step`.
+const WAITS: u32 = 0;
+const RECALL: u32 = 1;
+const CONNECTED: u32 = 2;
+const CLOSED: u32 = 3;
+const FAILED: u32 = 4;
+
+/// The back of a vif.
+pub struct Back {
+    p: Machine,
+    bus: KernelBus,
+    vif: BackVif<Machine>,
+    /// A predecessor's state was read.
+    has_inherited: bool,
+    /// Why a step failed, or the guest's fault, until the vif is closed.
+    why: log::Line,
+    /// The queues that are handed out, and for each of them what its thread has.
+    handed_out: Vec<BackQueue<Machine>>,
+    threads: Vec<(*mut Queue, *mut Counters)>,
+}
+
+/// What this driver offers: frames are copied by grants, rings have one page.
+fn config(queues: u32) -> VifConfig {
+    let features = BackFeatures {
+        multicast_control: false,
+        dynamic_multicast_control: false,
+        ctrl_ring: false,
+        max_queues: queues,
+        max_tx_ring_order: 0,
+        max_rx_ring_order: 0,
+        mapped_pages: 0,
+        staging: Offer::NONE,
+        data_ring: 0,
+        persistent: false,
+        ..BackFeatures::default()
+    };
+    let paths =
+        PathConfig { fallback: PathName::Copy, gref_mapping: 0, persistent: 0, ..PathConfig::default() };
+    VifConfig { features, paths, ..VifConfig::default() }
+}
+
+/// Makes the back of a vif of domain `of`, which offers so many queues.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_new(device: Device, of: u16, handle: u32, queues: u32) -> *mut Back {
+    Box::into_raw(Box::new(Back {
+        p: Machine::new(device),
+        bus: KernelBus(device),
+        vif: vif(of, handle, queues),
+        has_inherited: false,
+        why: log::Line::default(),
+        handed_out: Vec::new(),
+        threads: Vec::new(),
+    }))
+}
+
+#[inline(never)]
+fn vif(of: u16, handle: u32, queues: u32) -> BackVif<Machine> {
+    let mut vif = BackVif::new(DomId(of), handle, config(queues));
+    vif.await_hotplug();
+    vif
+}
+
+/// Reads the front's xenbus state and makes the steps that it allows. Returns a PREGRANT_BACK_*:
+/// RECALL: call pregrant_back_stop_queues, then this again; CONNECTED: prepare the interface, and
+/// call pregrant_back_start_queues, pregrant_back_say_connected; FAILED: call
+/// pregrant_back_stop_queues, pregrant_back_close.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_step(back: &mut Back) -> u32 {
+    match back.step() {
+        Ok(BackStep::Waiting | BackStep::Closing) => WAITS,
+        Ok(BackStep::Recall) => RECALL,
+        Ok(BackStep::Connected) => CONNECTED,
+        Ok(BackStep::Closed | BackStep::Removed) => CLOSED,
+        Err(e) => {
+            back.failed(&e);
+            FAILED
+        }
+    }
+}
+
+/// Writes state 4. Below 0: as FAILED of pregrant_back_step.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_say_connected(back: &mut Back) -> i32 {
+    match back.vif.say_connected(&mut back.bus) {
+        Ok(()) => 0,
+        Err(e) => {
+            back.failed(&e);
+            e.code()
+        }
+    }
+}
+
+/// Hands out the queues, each to its thread. Returns how many.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_start_queues(back: &mut Back) -> u32 {
+    back.handed_out = back.vif.hand_out_queues();
+    let (device, first) = (back.p.device, NonNull::from(&mut back.handed_out[..]).cast());
+    for k in 0..back.handed_out.len() {
+        // SAFETY: one of the list, which stays as it is until `pregrant_back_stop_queues`. There is
+        // a queue of the interface for each that is offered.
+        let (queue, counters) = unsafe { Queue::new(device, first.add(k), shim::pk_port(device, k as u32)) };
+        back.threads.push((Box::into_raw(Box::new(queue)), Box::into_raw(Box::new(counters))));
+    }
+    back.threads.len() as u32
+}
+
+/// A queue that is handed out. Null: there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_queue(back: &Back, queue: u32) -> *mut Queue {
+    back.threads.get(queue as usize).map_or(core::ptr::null_mut(), |(queue, _)| *queue)
+}
+
+/// The counters of a queue that is handed out. Null: there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_queue_counters(back: &Back, queue: u32) -> *mut Counters {
+    back.threads.get(queue as usize).map_or(core::ptr::null_mut(), |(_, counters)| *counters)
+}
+
+/// Takes back all queues. 1: the guest broke the protocol on one; then call pregrant_back_close.
+///
+/// # Safety
+/// No one uses them, or their counters, any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_back_stop_queues(back: &mut Back) -> u32 {
+    let mut fault = None;
+    for (queue, counters) in core::mem::take(&mut back.threads) {
+        // SAFETY: boxes of `pregrant_back_start_queues`, which are the caller's no more.
+        let (queue, counters) = unsafe { (Box::from_raw(queue), Box::from_raw(counters)) };
+        fault = fault.or(queue.fault());
+        drop((queue, counters));
+    }
+    if !back.handed_out.is_empty() {
+        back.vif.take_back(core::mem::take(&mut back.handed_out));
+    }
+    if let Some((ring, fault)) = fault {
+        back.why = log::Line::default();
+        let _ = write!(back.why, "the guest broke the protocol on its {ring} ring: {fault}");
+    }
+    fault.is_some().into()
+}
+
+/// Closes the vif, because a step failed or its guest broke the protocol.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_close(back: &mut Back) {
+    let Back { p, bus, vif, why, .. } = back;
+    let why = if why.text().is_empty() { "a queue has no thread" } else { why.text() };
+    // Where the state cannot be written the directory is gone, or the next step writes it.
+    let _ = vif.close(p, bus, Some(why));
+}
+
+/// Closes the vif for good: what waits for the guest is delivered as far as there is room, then
+/// states 5 and 6 are written.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_end(back: &mut Back) {
+    let device = back.p.device;
+    let ports = (0..back.vif.nr_queues() as u32).map(|k| {
+        // SAFETY: as in `pregrant_back_start_queues`.
+        let port = Skbs(unsafe { shim::pk_port(device, k) });
+        Box::new(port) as Box<dyn FramePort>
+    });
+    let mut ports: Vec<_> = ports.collect();
+    let Back { p, bus, vif, .. } = back;
+    if vif.end(p, bus, &mut ports[..]).is_ok() {
+        let _ = vif.step(p, bus, &mut |_, _| None);
+    }
+}
+
+/// Number of queues of a connected vif.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_nr_queues(back: &Back) -> u32 {
+    back.vif.nr_queues() as u32
+}
+
+/// Whether the link is up: all queues' guest takes frames. 1 or 0 if that changed, otherwise -1.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_link(back: &mut Back) -> i32 {
+    back.vif.new_link().map_or(-1, i32::from)
+}
+
+/// The frames that the guest accepts: PREGRANT_GUEST_*.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_takes(back: &Back) -> u32 {
+    let takes = back.vif.accepts();
+    let bits = [takes.sg, takes.csum, takes.ipv6_csum, takes.gso_tcpv4, takes.gso_tcpv6];
+    bits.into_iter().zip(0..).map(|(is_set, bit)| u32::from(is_set) << bit).sum()
+}
+
+/// The largest MTU of the interface that the guest can receive; 0: any.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_mtu_limit(back: &Back) -> u32 {
+    back.vif.mtu_limit().unwrap_or(0)
+}
+
+/// The toolstack's key `rate` has changed.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_rate(back: &mut Back) {
+    let Back { p, bus, vif, .. } = back;
+    if let Err(e) = vif.reload_rate(p, bus) {
+        log::warn(p.device, format_args!("{e}"));
+    }
+    if vif.bad_rate().is_some() {
+        log::warn(p.device, format_args!("its key `rate` is invalid, and does not limit the guest"));
+    }
+}
+
+/// Number of pages of the guest that are mapped.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_mapped(back: &Back) -> u32 {
+    back.vif.mapped_pages() as u32
+}
+
+/// Frees a back, which has been ended, or whose step has failed and which is closed.
+///
+/// # Safety
+/// It is `pregrant_back_new`'s, and no one uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_back_free(back: *mut Back) {
+    // SAFETY: the caller's.
+    drop(unsafe { Box::from_raw(back) });
+}
+
+impl Back {
+    fn step(&mut self) -> Result<BackStep, ConnectError<BusError>> {
+        let Back { p, bus, vif, has_inherited, .. } = self;
+        if !*has_inherited {
+            let left = vif.inherit(bus).map_err(ConnectError::Keys)?;
+            *has_inherited = true;
+            // Rings that another back has left are not taken up.
+            if left == PreviousState::Connected {
+                let taken = "another back has left it connected, and this one does not take it up";
+                return Err(ConnectError::Lost(taken.into()));
+            }
+        }
+        let came_to = vif.step_unsaid(p, bus, &mut |_, _| None)?;
+        if came_to == BackStep::Connected {
+            log_connected(vif, p.device);
+        }
+        Ok(came_to)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn failed(&mut self, e: &dyn Display) {
+        self.why = log::Line::default();
+        let _ = write!(self.why, "{e}");
+    }
+}
+
+#[inline(never)]
+fn log_connected(vif: &BackVif<Machine>, device: Device) {
+    let (queues, (tx, rx)) = (vif.nr_queues(), vif.path_names(0));
+    log::info(device, format_args!("connected: {queues} queue(s), TX by {tx}, RX by {rx}"));
+}

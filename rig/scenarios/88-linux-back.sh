@@ -1,0 +1,116 @@
+# shows: the kernel module of linux/back in dom0, with an unmodified Linux guest: ping, IPv6, iperf3 with GSO both ways, numbered frames, MTU 9000; guests destroyed under traffic and made again, a guest closed and connected again, the module unloaded and loaded: nothing stays mapped, dom0's kernel does not complain
+# seconds: 300
+# module: yes
+bridge
+frames_serve
+FRAMES=${FRAMES:-20000} ROUNDS=${ROUNDS:-5}
+GSO=1600
+# dom0_well: its kernel has logged nothing bad. It prints call traces where `xl create` takes long (domain.sh).
+dom0_well() {
+	! dmesg | grep -E 'WARNING|BUG|Oops|unable to handle|blocked for more than|soft lockup|stay mapped|could not be unmapped' || fail "dom0's kernel complains"
+}
+# back_module [PARAMETER...]: loads it, in netback's place.
+back_module() {
+	no_netback
+	insmod /rig/pregrant_back.ko "$@" || { dmesg | tail -n 20; fail "the module does not load"; }
+}
+# has VIF WORDS: a counter of the module is not 0.
+has() { ethtool -S "$1" | grep -E "$2: [1-9]" > /dev/null || { ethtool -S "$1"; fail "$1 has no $2"; }; }
+dmesg -c > /dev/null
+before=$(tables)
+back_module
+linux_guest one 2
+id=$(xl domid one) vif=vif$(xl domid one).0
+grep -q fe:ff:ff:ff:ff:ff "/sys/class/net/$vif/address" || fail "$vif has another address"
+ethtool -i "$vif" | grep -q 'driver: pregrant_back' || fail "$vif is another driver's"
+# As udev needs it, where a toolstack leaves its scripts to that.
+for variable in "vif=$vif" "script=/rig/vif-script" "XENBUS_PATH=backend/vif/$id/0"; do
+	grep -qxF "$variable" "/sys/bus/xen-backend/devices/vif-$id-0/uevent" || { cat "/sys/bus/xen-backend/devices/vif-$id-0/uevent"; fail "no $variable in the uevent"; }
+done
+pings 10.9.0.2 20 || fail "$LOST of 20 pings lost"
+pings fd09::2 5 || fail "IPv6: $LOST of 5 pings lost"
+ask one "ping -q -c 10 -i 0.2 10.9.0.1" || fail "the guest's pings: $ANSWER"
+ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+for way in to from; do
+	dir=$([ $way = to ] && echo tx || echo rx)
+	bytes=$(count "$vif" $dir bytes) frames=$(count "$vif" $dir packets)
+	rate=$(iperf 10.9.0.2 $([ $way = from ] && echo -R)) || fail "iperf3 $way the guest: $rate"
+	size=$((($(count "$vif" $dir bytes) - bytes) / ($(count "$vif" $dir packets) - frames)))
+	note "TCP $way the guest: $rate Mbit/s, $size bytes a frame"
+	[ $size -gt $GSO ] || fail "no GSO $way the guest: $size bytes a frame at MTU 1500"
+done
+has "$vif" tx0_grant_copies
+has "$vif" rx0_grant_copies
+both_ways "numbered frames" "$FRAMES"
+note "$_numbered"
+for link in xenbr0 "$vif"; do ip link set "$link" mtu 9000 || fail "no MTU of 9000 in dom0"; done
+ask one "ip link set eth0 mtu 9000 && ping -q -c 5 -s 8900 10.9.0.1" || fail "MTU 9000: $ANSWER"
+both_ways "MTU 9000" "$((FRAMES / 10))" --size 64..8972
+note "MTU 9000: $_numbered"
+for link in xenbr0 "$vif"; do ip link set "$link" mtu 1500; done
+dom0_well
+
+# Another guest beside it, with two queues: frames from guest to guest, by the bridge.
+linux_guest two 3 vcpus=2
+other=vif$(xl domid two).0
+ethtool -l "$other" | tail -n 1 | grep -q 'Combined:[[:space:]]*2$' || { ethtool -l "$other"; fail "the second guest has not two queues"; }
+ask two "ping -q -c 20 -i 0.1 10.9.0.2" || fail "from guest to guest: $ANSWER"
+ask two "iperf3 -c 10.9.0.2 -t 3 -P 8" || fail "TCP from guest to guest: $ANSWER"
+ask two "iperf3 -c 10.9.0.2 -t 3 -P 8 -R" || fail "TCP from guest to guest, the other way: $ANSWER"
+for queue in tx0 tx1 rx0 rx1; do has "$other" "${queue}_frames"; done
+
+# A vif comes and goes; another is unbound under traffic.
+xl network-attach two mac=00:16:3e:00:00:13 bridge=xenbr0 script=/rig/vif-script || fail "xl network-attach"
+ask two "within 20 [ -e /sys/class/net/eth1 ] && ip link set eth1 up && within 20 grep -q 1 /sys/class/net/eth1/carrier" || fail "the second vif: $ANSWER"
+xl network-detach two 1 || fail "xl network-detach"
+within 10 [ ! -e "/sys/class/net/${other%.0}.1" ] || fail "detached, and ${other%.0}.1 stays"
+ask two "iperf3 -c 10.9.0.2 -t 60 -P 2 > /dev/null 2>&1 & echo"
+sleep 2
+echo "vif-$(xl domid two)-0" > /sys/bus/xen-backend/drivers/pregrant_back/unbind || fail "not unbound under traffic"
+[ ! -e "/sys/class/net/$other" ] || fail "unbound, and $other stays"
+ask two end
+over two || fail "the second guest does not end"
+
+# Guests that are destroyed under traffic.
+for round in $(seq "$ROUNDS"); do
+	iperf3 -c 10.9.0.2 -t 60 > /run/iperf 2>&1 & _iperf=$!
+	sleep 1
+	xl destroy one || fail "destroyed, $round"
+	kill $_iperf
+	over one || fail "destroyed, $round: the guest stays"
+	within 10 [ ! -e "/sys/class/net/$vif" ] || fail "destroyed, $round: $vif stays"
+	linux_guest one 2
+	id=$(xl domid one) vif=vif$(xl domid one).0
+	ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+done
+note "destroyed under traffic and made again $ROUNDS times"
+dom0_well
+
+# The guest's driver lets go, and comes back; the vif stays.
+ask one "echo vif-0 > /sys/bus/xen/drivers/vif/unbind && sleep 1 && echo vif-0 > /sys/bus/xen/drivers/vif/bind && within 20 [ -e /sys/class/net/eth0 ] && addresses 2" || fail "the guest's driver: $ANSWER"
+within 20 ping -q -c 1 -W 5 10.9.0.2 || fail "the guest's driver is back, and does not answer"
+pings 10.9.0.2 10 || fail "after that $LOST of 10 pings lost"
+
+# Unbound and unloaded, with the guest there; and loaded again.
+echo "vif-$id-0" > /sys/bus/xen-backend/drivers/pregrant_back/unbind || fail "not unbound"
+rmmod pregrant_back || fail "the module stays"
+[ ! -e "/sys/class/net/$vif" ] || fail "unloaded, and $vif stays"
+state=$(xenstore-read "/local/domain/0/backend/vif/$id/0/state")
+[ "$state" = 6 ] || fail "unloaded, and the back's state is $state"
+dom0_well
+back_module
+ask one "echo vif-0 > /sys/bus/xen/drivers/vif/unbind && echo vif-0 > /sys/bus/xen/drivers/vif/bind" || fail "the guest's driver, on the module again: $ANSWER"
+within 20 [ -e "/sys/class/net/$vif" ] || fail "loaded again: no $vif"
+vif=$vif XENBUS_PATH=/local/domain/0/backend/vif/$id/0 /rig/vif-script online
+ask one "within 20 [ -e /sys/class/net/eth0 ] && addresses 2" || fail "loaded again: $ANSWER"
+within 20 ping -q -c 1 -W 5 10.9.0.2 || fail "loaded again, and the guest does not answer"
+pings 10.9.0.2 10 || fail "loaded again: $LOST of 10 pings lost"
+both_ways "loaded again" "$((FRAMES / 10))"
+ask one end
+over one || fail "the guest does not end"
+within 10 [ ! -e "/sys/class/net/$vif" ] || fail "$vif stays"
+rmmod pregrant_back || fail "the module stays"
+dom0_well
+after=$(tables)
+[ "$before" = "$after" ] || fail "grants before: $before; after: $after"
+note "unloaded: $after"
