@@ -1,11 +1,11 @@
-# shows: what a frame costs dom0 in instructions, by Linux's netback and by `pregrant back` with each way to its tap, and with `pregrant front` and the kernel module, whose guest's own count too: 60 and 1514 bytes, TCP, request and response
+# shows: what a frame costs dom0 in instructions, by Linux's netback, by linux/back's module and by `pregrant back` with each way to its tap, and with `pregrant front` and the kernel module, whose guest's own count too: 60 and 1514 bytes, TCP, request and response
 # icount: yes
 # workers: 1
 # seconds: 900
 # module: yes
 FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
-# WAYS: netback, a way to the tap, map/WAY (pages mapped for each batch), front/PATH/WAY, or module/PATH/WAY, the kernel
-# module of linux/ (WAY may be netback), with colons between them.
+# WAYS: netback, kernel (linux/back's module in its place), a way to the tap, map/WAY (pages mapped for each batch), front/PATH/WAY, or
+# module/PATH/WAY, the guest's kernel module (WAY may be netback or kernel), with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
 # ROWS: some of them, and with the module `lengths`: TCP from the guest by frames of each of MTUS, no longer segments.
 ROWS=${ROWS:-from:to:tcp:requests}
@@ -70,8 +70,14 @@ tcp_from() { iperf3 -c "$ip" -R -n "$1M" > /run/iperf; }
 tcp_to() { iperf3 -c "$ip" -n "$1M" > /run/iperf; }
 both_ways() { ping -q -c "$1" -i 0.01 -W 5 "$ip" > /run/ping; }
 
-# counter NAME: a counter of our process, 0 where there is none. switches: how often the threads that serve the vif went to sleep.
-counter() { [ -n "$BACK_PID" ] && pregrant top --prometheus - | awk -v name="pregrant_back_$1" 'index($1, name) == 1 { sum += $2 } END { print sum + 0 }' || echo 0; }
+# counter NAME: a counter of our process or, of grant operations, of the kernel's module, 0 where there is none. switches: how often the threads that serve the vif went to sleep.
+counter() {
+	if [ "$1" = grant_operations ] && grep -q '^pregrant_back ' /proc/modules; then
+		ethtool -S "$vif" | awk '/grant_(copies|maps):/ { sum += $2 } END { print sum + 0 }'
+		return
+	fi
+	[ -n "$BACK_PID" ] && pregrant top --prometheus - | awk -v name="pregrant_back_$1" 'index($1, name) == 1 { sum += $2 } END { print sum + 0 }' || echo 0
+}
 switches() {
 	for _task in /proc/"${BACK_PID:-none}"/task/* /proc/[0-9]*; do
 		case "$(cat "$_task/comm" 2>/dev/null)" in
@@ -206,33 +212,58 @@ fronted() {
 	BACK_PID=
 }
 
+# kernel_back: the kernel's module serves vifs from now on, until it is unloaded.
+kernel_back() {
+	no_netback
+	insmod /rig/pregrant_back.ko || fail "the module of a back does not load"
+}
+# on_kernel: the rows of a Linux guest on it.
+on_kernel() {
+	[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }
+	kernel_back
+	linux_guest one 2 "$clock"
+	meet one 2
+	guest_names kernel
+	rows kernel
+	ask one end
+	over one
+	rmmod pregrant_back || fail "the module of a back stays"
+	netback
+}
+
 # moduled PATH[+PARAMETER...] WAY: those of a guest with the kernel module.
 moduled() {
 	[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }
-	if [ "$2" = netback ]; then
-		netback
-	else
+	case $2 in
+	netback) netback ;;
+	kernel) kernel_back ;;
+	*)
 		no_netback
 		back --experiment tap-way="$2"
-	fi
+		;;
+	esac
 	front_guest two 3 "$clock"
 	ask two "insmod /rig/pregrant.ko path=$(echo $1 | tr + " ") && addresses 3 && within 20 grep -q 1 /sys/class/net/eth0/carrier" || fail "the module does not connect"
 	meet two 3
-	[ "$2" = netback ] || placed "module/$1/$2"
+	case $2 in netback|kernel) ;; *) placed "module/$1/$2" ;; esac
 	guest_names "module/$1/$2"
 	rows "module/$1/$2"
 	decided "module/$1/$2"
 	ask two "echo vif-0 > /sys/bus/xen/drivers/pregrant/unbind && rmmod pregrant" || fail "the module stays"
 	ask two end
 	over two
-	[ "$2" = netback ] || end_back || fail "the back ends with $?"
+	case $2 in
+	netback) ;;
+	kernel) rmmod pregrant_back || fail "the module of a back stays" ;;
+	*) end_back || fail "the back ends with $?" ;;
+	esac
 	BACK_PID=
 }
 
 note "what | by | frames | bytes a frame | dom0's instructions a frame | a byte | the guest's a frame | grant operations | system calls for these and events | events | reads and writes | sleeps"
 BACK_PID=
 case $WAYS in
-front/*|module/*) ;;
+front/*|module/*|kernel*) ;;
 *)
 	netback
 	linux_guest one 2 "$clock"
@@ -246,6 +277,7 @@ for way in $WAYS; do
 		guest_names netback
 		rows netback
 		;;
+	kernel) on_kernel ;;
 	front/*) fronted $(echo "${way#front/}" | tr / " ") ;;
 	module/*) moduled $(echo "${way#module/}" | tr / " ") ;;
 	map/*) taken "$way" "${way#map/}" --path map ;;
