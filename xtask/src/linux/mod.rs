@@ -4,7 +4,7 @@
 //!   object    linux/core, Rust: one relocatable object for each module, and checks of it
 //!   frames    its frames of stack, and its panics
 //!   declarations  linux/module/core.h, C: the functions that C and Rust share, from Rust's source
-//!   kbuild    linux/module, C: the modules, by a kernel's headers
+//!   kbuild    linux/module and linux/back, C: the modules, by a kernel's headers
 //!   chroot    another release's headers and compiler, for its kernel
 //!   boot      the self-test module in a plain kernel in QEMU, without Xen
 //! ```
