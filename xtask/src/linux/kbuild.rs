@@ -67,7 +67,7 @@ fn sources_of_back(w: &Workspace) -> Result<Vec<PathBuf>, String> {
 }
 
 fn files(dir: &Path) -> Result<Vec<PathBuf>, String> {
-    let files = std::fs::read_dir(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    let files = std::fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     Ok(files.flatten().map(|file| file.path()).filter(|path| path.is_file()).collect())
 }
 
