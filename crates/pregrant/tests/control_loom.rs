@@ -8,7 +8,7 @@
 //! ```
 //! The worker never waits for a lock. What it missed for that it finds at its next turn, which
 //! control's event brings: if it does not, it sleeps for ever, and loom reports a deadlock. The
-//! test of a worker that forgets expects that.
+//! test of a list that is announced too early expects that.
 #![cfg(loom)]
 
 use loom::sync::{Condvar, Mutex};
@@ -67,9 +67,9 @@ impl Queue {
     }
 }
 
-/// Control adds two lists, and wants one back. `forgets`: the worker does not look again for what
-/// it missed.
-fn lists(forgets: bool) {
+/// Control adds two lists, and wants one back. `early`: it announces the last two before they are
+/// there.
+fn lists(early: bool) {
     check(move || {
         let queue = Arc::new(Queue::default());
         let worker = {
@@ -79,7 +79,7 @@ fn lists(forgets: bool) {
                 let mut applied = 0;
                 loop {
                     let generation = queue.generation.load(Ordering::Acquire);
-                    if generation != applied || queue.exchange.waits() && !forgets {
+                    if generation != applied || queue.exchange.waits() {
                         applied = generation;
                         if queue.exchange.apply(&mut table) {
                             queue.control.send();
@@ -93,9 +93,14 @@ fn lists(forgets: bool) {
         let page = |r: u32| vec![(GrantRef(r), Mapped::new(r, false))];
         queue.exchange.keep(page(8));
         queue.order();
+        if early {
+            queue.order();
+        }
         queue.exchange.keep(page(9));
         queue.exchange.want_back(vec![GrantRef(8)]);
-        queue.order();
+        if !early {
+            queue.order();
+        }
         queue.control.sleep();
         assert_eq!(queue.exchange.given(), Some(vec![8]));
         assert_eq!(worker.join().unwrap(), (1, true));
@@ -107,10 +112,9 @@ fn a_list_that_was_missed_is_found_later() {
     lists(false);
 }
 
-/// `waits` is what a queue's turn asks for.
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_worker_that_forgets_what_it_missed_sleeps_over_it() {
+fn a_list_that_is_announced_before_it_is_there_is_slept_over() {
     lists(true);
 }
 
