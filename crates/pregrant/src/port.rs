@@ -341,13 +341,14 @@ impl Arena {
     #[inline(always)]
     pub fn room(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         let at = self.used;
-        if self.n == BURST_FRAMES || len > self.bytes.len().saturating_sub(at) {
+        if self.n == BURST_FRAMES {
             return None;
         }
+        let bytes = self.bytes.get_mut(at..)?.get_mut(..len)?;
         self.frames[slot_of(self.n)] = FrameDesc { at: at as u32, len: len as u32, offload };
         self.n += 1;
         self.used = (at + len + 63) & !63;
-        self.bytes.get_mut(at..at + len)
+        Some(bytes)
     }
 
     /// Like [`room`](Self::room), but byte `k` of the frame is aligned to a page if there is room
@@ -433,7 +434,7 @@ impl Arena {
     /// The `len` bytes at `at`. None: there are not that many.
     #[inline(always)]
     pub fn part_mut(&mut self, at: usize, len: usize) -> Option<&mut [u8]> {
-        self.bytes.get_mut(at..at.wrapping_add(len))
+        self.bytes.get_mut(at..)?.get_mut(..len)
     }
 
     /// All bytes, for platforms that fill many frames in one call.

@@ -21,6 +21,7 @@ use crate::shm::{SharedBytes, copy_from_shared, copy_to_shared};
 use crate::units::{DomId, EvtchnPort, GrantRef, PAGE_SIZE};
 use crate::wire::grant::GrantStatus;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
@@ -84,8 +85,8 @@ struct State {
     /// Limits of the number of grants, by domain.
     grants_most: HashMap<DomId, usize>,
     counts: LocalCounts,
-    /// Grant operations by the handle that requested them.
-    ops: HashMap<(DomId, u32), GrantOps>,
+    /// Counts of each domain's first handle.
+    ops: HashMap<DomId, Arc<HandleOps>>,
     /// Lists of earlier maps for reuse, so that mapping needs no allocation in the long run.
     spare: Vec<Vec<GrantRef>>,
     /// The time, if the clock was stopped.
@@ -202,8 +203,8 @@ impl LocalXen {
     /// clone: both get the domain's events, except those of [another](Platform::another) handle's
     /// channels.
     pub fn domain(&self, domid: u16) -> LocalDomain {
-        self.lock().ops.entry((DomId(domid), 0)).or_default();
-        LocalDomain { xen: self.clone(), domid: DomId(domid), handle: 0 }
+        let ops = Arc::clone(self.lock().ops.entry(DomId(domid)).or_default());
+        LocalDomain { xen: self.clone(), domid: DomId(domid), handle: 0, ops }
     }
 
     /// Counts of operations, and of the objects that exist now.
@@ -247,6 +248,15 @@ pub struct LocalDomain {
     xen: LocalXen,
     domid: DomId,
     handle: u32,
+    ops: Arc<HandleOps>,
+}
+
+/// Counts of the grant operations that were requested through one handle.
+#[derive(Default)]
+struct HandleOps {
+    copies: AtomicU64,
+    maps: AtomicU64,
+    unmaps: AtomicU64,
 }
 
 impl Platform for LocalDomain {
@@ -272,9 +282,7 @@ impl Platform for LocalDomain {
     fn another(&self) -> Result<Self, PlatformError> {
         let mut s = self.xen.lock();
         s.handles += 1;
-        let key = (self.domid, s.handles);
-        s.ops.entry(key).or_default();
-        Ok(Self { handle: s.handles, ..self.clone() })
+        Ok(Self { handle: s.handles, ops: Arc::default(), ..self.clone() })
     }
 }
 
@@ -304,11 +312,6 @@ unsafe impl SharedBytes for LocalRegion {
 }
 
 impl LocalDomain {
-    /// Counts of this handle's operations.
-    fn ops<'a>(&self, s: &'a mut State) -> &'a mut GrantOps {
-        s.ops.entry((self.domid, self.handle)).or_default()
-    }
-
     fn region(&self, count: usize) -> Result<LocalRegion, PlatformError> {
         let mut s = self.xen.lock();
         let Some(Numbered { pages, used, fresh }) = s.numbered.get_mut(&self.domid) else {
@@ -469,7 +472,7 @@ impl Drop for LocalMap {
             }
         }
         s.counts.unmaps += 1 + self.rest.len() as u64;
-        self.by.ops(&mut s).unmaps += 1 + self.rest.len() as u64;
+        self.by.ops.unmaps.fetch_add(1 + self.rest.len() as u64, Ordering::Relaxed);
         let mut rest = core::mem::take(&mut self.rest);
         if rest.capacity() > 0 {
             rest.clear();
@@ -503,7 +506,7 @@ unsafe impl PeerMem for LocalDomain {
             }
         }
         s.counts.maps += refs.len() as u64;
-        self.ops(&mut s).maps += refs.len() as u64;
+        self.ops.maps.fetch_add(refs.len() as u64, Ordering::Relaxed);
         s.counts.most_mapped = s.counts.most_mapped.max((s.counts.maps - s.counts.unmaps) as usize);
         let mut list = if rest.is_empty() { Vec::new() } else { s.spare.pop().unwrap_or_default() };
         list.extend_from_slice(rest);
@@ -518,17 +521,19 @@ unsafe impl PeerMem for LocalDomain {
         Ok(LocalMap { by: self.clone(), of, first: None, rest: Vec::new(), pages, write: true })
     }
     fn unmap(&self, done: &mut Vec<LocalMap>) {
-        done.iter_mut().for_each(|map| map.by.handle = self.handle);
+        done.iter_mut().for_each(|map| map.by.ops = Arc::clone(&self.ops));
         done.clear();
     }
     fn grant_ops(&self) -> GrantOps {
-        *self.ops(&mut self.xen.lock())
+        let HandleOps { copies, maps, unmaps } = &*self.ops;
+        let [copies, maps, unmaps] = [copies, maps, unmaps].map(|n| n.load(Ordering::Relaxed));
+        GrantOps { copies, maps, unmaps }
     }
     fn copy(&self, of: DomId, mut local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
         let mut s = self.xen.lock();
+        self.ops.copies.fetch_add(ops.len() as u64, Ordering::Relaxed);
         for op in ops {
             s.counts.copies += 1;
-            self.ops(&mut s).copies += 1;
             let (at, len, offset) = (op.at as usize, op.len as usize, op.offset as usize);
             let room = match &local {
                 LocalBytes::FromPeer(b) => b.len(),

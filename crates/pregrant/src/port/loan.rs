@@ -92,7 +92,8 @@ impl Burst<'_> {
     #[must_use]
     pub fn copy_to(&self, at: usize, len: usize, to: &(impl SharedBytes + ?Sized), place: usize) -> bool {
         if self.lent.is_empty() {
-            return self.bytes.get(at..at.wrapping_add(len)).is_some_and(|bytes| to.copy_in(place, bytes));
+            let bytes = self.bytes.get(at..).and_then(|bytes| bytes.get(..len));
+            return bytes.is_some_and(|bytes| to.copy_in(place, bytes));
         }
         self.copy_lent_to(at, len, to, place)
     }

@@ -502,7 +502,7 @@ impl RxBatch {
         self.failed |= 1 << i;
         let f = self.frame(i);
         for k in f.slots() {
-            self.rsp(k).status = RSP_ERROR;
+            self.rsp(*self.slot(k)).status = RSP_ERROR;
         }
     }
 
@@ -590,10 +590,9 @@ impl RxBatch {
         self.slot(self.frame(i).first_slot.into())
     }
 
-    /// The answer of fragment `k`.
+    /// The answer of a fragment.
     #[inline(always)]
-    pub fn rsp(&mut self, k: usize) -> &mut RxResponse {
-        let at = self.slot(k).rsp;
-        &mut self.rsps[within::<BATCH_SLOTS>(at.into())]
+    pub fn rsp(&mut self, slot: RxSlot) -> &mut RxResponse {
+        &mut self.rsps[within::<BATCH_SLOTS>(slot.rsp.into())]
     }
 }

@@ -278,7 +278,7 @@ impl<P: Platform> BackPath<P> for DataRingPath<P> {
                     break;
                 }
                 given.used.note(batch.first_index.wrapping_add(slot.rsp.into()), given.places.head());
-                let rsp = batch.rsp(k);
+                let rsp = batch.rsp(slot);
                 rsp.offset = (place / PLACE_BYTES) as u16;
                 rsp.flags |= RXF_DATA_RING;
             }

@@ -299,12 +299,11 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                         self.fetch_head(i, batch, out);
                     }
                 } else if len > 0 {
-                    let found = find(&self.buffers, self.received.as_deref(), &slot);
                     let copied = first_use(&mut self.seen, slot.buffer)
-                        && match (found, out.part_mut(at, len)) {
-                            (Some((_, map, at)), Some(to)) => map.copy_out(at, to),
-                            _ => false,
-                        };
+                        && out.part_mut(at, len).is_some_and(|to| {
+                            find(&self.buffers, self.received.as_deref(), &slot)
+                                .is_some_and(|(_, map, at)| map.copy_out(at, to))
+                        });
                     if !copied {
                         batch.fail(i, out);
                         break;
@@ -377,7 +376,7 @@ impl<P: Platform> BackPath<P> for StagingPath<P> {
                     batch.fail(i);
                     break;
                 }
-                let rsp = batch.rsp(k);
+                let rsp = batch.rsp(slot);
                 rsp.offset = offset as u16;
                 debug_assert!(rsp.status >= RSP_OKAY && offset + len <= PAGE_SIZE);
             }
