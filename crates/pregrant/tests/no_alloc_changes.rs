@@ -118,7 +118,7 @@ fn pages_that_come_and_go_allocate_nothing_at_a_queue() {
         for round in 0..50 {
             let from = 8 + round * PAGES;
             for k in (from..from + PAGES).step_by(16) {
-                let page = |r: u32| (GrantRef(r), Mapped::new(r, r % 2 == 0));
+                let page = |r: u32| (GrantRef(r), Mapped::new(r, r.is_multiple_of(2)));
                 exchange.keep((k..k + 16).map(page).collect());
             }
             assert!(!counted(&mut allocations, || exchange.apply(&mut table)));
