@@ -221,7 +221,7 @@ impl Game {
         if kept {
             let request = CtrlRequest::from_words(self.ring.read::<4>(self.cons));
             let next = self.cons.wrapping_add(1);
-            let answer = control.lock().answer(&self.domains.host, GUEST, self.queues, &request, next);
+            let answer = control.answer(&self.domains.host, GUEST, self.queues, &request, next);
             assert_eq!(answer, self.rules.answer(&self.domains, self.queues, request));
         }
         drop((ring, control));
