@@ -5,6 +5,7 @@
  */
 #include <linux/etherdevice.h>
 #include <linux/netdevice.h>
+#include <linux/tcp.h>
 #include <linux/version.h>
 
 #include "driver.h"
@@ -35,6 +36,28 @@ static struct sk_buff *skb_with(const void *bytes, size_t len)
 	return NULL;
 }
 
+/*
+ * The guest wrote the headers, so the rules are those of <linux/virtio_net.h> for such frames: a
+ * large segment is TCP of the type that it claims, GSO_BY_FRAGS is no size, and what fits one
+ * segment is not large. False: the frame must be dropped.
+ */
+static bool set_gso(struct sk_buff *skb, u32 type, u32 size)
+{
+	bool v6 = type == PREGRANT_GSO_TCPV6;
+	struct skb_shared_info *info = skb_shinfo(skb);
+
+	if (skb->protocol != (v6 ? htons(ETH_P_IPV6) : htons(ETH_P_IP)) ||
+	    skb->csum_offset != offsetof(struct tcphdr, check) || size == GSO_BY_FRAGS)
+		return false;
+	if (skb->len <= skb_transport_offset(skb) + sizeof(struct tcphdr) + size)
+		return true;
+	info->gso_size = size;
+	/* Let the stack validate the headers, and count segments. */
+	info->gso_type = (v6 ? SKB_GSO_TCPV6 : SKB_GSO_TCPV4) | SKB_GSO_DODGY;
+	info->gso_segs = 0;
+	return true;
+}
+
 void pk_frame_from_guest(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum, u32 gso_type,
 			 u32 gso_size)
 {
@@ -44,33 +67,27 @@ void pk_frame_from_guest(struct pregrant_queue *queue, const void *bytes, size_t
 		queue->rx_dropped++;
 		return;
 	}
-	if (csum & PREGRANT_CSUM_BLANK)
+	/* The core makes the checksum of a large segment blank. */
+	if (csum & PREGRANT_CSUM_BLANK || gso_type)
 		skb->ip_summed = CHECKSUM_PARTIAL;
 	else if (csum & PREGRANT_CSUM_OK)
 		skb->ip_summed = CHECKSUM_UNNECESSARY;
-	if (gso_type) {
-		struct skb_shared_info *info = skb_shinfo(skb);
-
-		info->gso_size = gso_size;
-		info->gso_type = gso_type == PREGRANT_GSO_TCPV6 ? SKB_GSO_TCPV6 : SKB_GSO_TCPV4;
-		/* The guest wrote the headers: let the stack validate them and count segments. */
-		info->gso_type |= SKB_GSO_DODGY;
-		info->gso_segs = 0;
-		skb->ip_summed = CHECKSUM_PARTIAL;
-	}
-	queue->rx_packets++;
-	queue->rx_bytes += len;
 	skb->dev = queue->dev->netdev;
 	skb_record_rx_queue(skb, queue->index);
 	skb->protocol = eth_type_trans(skb, skb->dev);
 	skb_reset_network_header(skb);
 	/* Sets csum_start and csum_offset, for a device that forwards the frame. */
-	if (skb->ip_summed == CHECKSUM_PARTIAL && skb_checksum_setup(skb, false)) {
-		queue->rx_dropped++;
-		kfree_skb(skb);
-		return;
-	}
+	if (skb->ip_summed == CHECKSUM_PARTIAL && skb_checksum_setup(skb, false))
+		goto drop;
+	if (gso_type && !set_gso(skb, gso_type, gso_size))
+		goto drop;
+	queue->rx_packets++;
+	queue->rx_bytes += len;
 	list_add_tail(&skb->list, &queue->received);
+	return;
+drop:
+	queue->rx_dropped++;
+	kfree_skb(skb);
 }
 
 /* Called by the thread, between polls: the stack may send frames to any vif in response. */
