@@ -36,6 +36,8 @@
 /* What may wait for a guest in each queue; above it the stack's queue is stopped. */
 #define PREGRANT_WAIT_FRAMES 512
 #define PREGRANT_WAIT_BYTES (1 << 20)
+/* What may wait in the stack's queue meanwhile (txqueuelen), which has no limit in bytes. */
+#define PREGRANT_QDISC_FRAMES 32
 
 struct pregrant_queue {
 	struct pregrant_device *dev;

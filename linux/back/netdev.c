@@ -104,6 +104,8 @@ struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int
 	netdev->features = FEATURES | NETIF_F_RXCSUM;
 	netdev->min_mtu = ETH_MIN_MTU;
 	netdev->max_mtu = PREGRANT_MTU_MAX;
+	/* Not the 1000 of ether_setup(): each has up to 64 KiB, and waits as the guest likes. */
+	netdev->tx_queue_len = PREGRANT_QDISC_FRAMES;
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(5, 19, 0)
 	netif_set_tso_max_size(netdev, PREGRANT_FRAME_MAX);
 #else
