@@ -111,6 +111,8 @@ struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int
 #else
 	netif_set_gso_max_size(netdev, PREGRANT_FRAME_MAX);
 #endif
+	/* The queue links each skb: pktgen may not send one several times at once. */
+	netdev->priv_flags &= ~IFF_TX_SKB_SHARING;
 	SET_NETDEV_DEV(netdev, &xbdev->dev);
 	netif_carrier_off(netdev);
 	return netdev;
