@@ -55,9 +55,10 @@ static void prepare_interface(struct pregrant_device *dev, unsigned int queues)
 	rtnl_lock();
 	WRITE_ONCE(dev->takes, pregrant_back_takes(dev->back));
 	WRITE_ONCE(dev->mtu_limit, limit);
-	if (limit && netdev->mtu > limit && dev_set_mtu(netdev, limit))
+	if (limit && netdev->mtu > limit && dev_set_mtu(netdev, limit) && __ratelimit(&dev->log_limit))
 		netdev_warn(netdev, "the guest takes frames of one slot only, and the MTU stays above %u\n", limit);
-	if (netif_set_real_num_tx_queues(netdev, queues) || netif_set_real_num_rx_queues(netdev, queues))
+	if ((netif_set_real_num_tx_queues(netdev, queues) || netif_set_real_num_rx_queues(netdev, queues)) &&
+	    __ratelimit(&dev->log_limit))
 		netdev_warn(netdev, "not all of its %u queues are used\n", queues);
 	netdev_update_features(netdev);
 	rtnl_unlock();
