@@ -22,8 +22,9 @@ static struct sk_buff *skb_with(const void *bytes, size_t len)
 	struct sk_buff *skb;
 	int err;
 
+	/* Without RETRY_MAYFAIL the thread would wait here for ever, and remove for the thread. */
 	skb = alloc_skb_with_frags(NET_SKB_PAD + NET_IP_ALIGN + linear, len - linear, ORDER, &err,
-				   GFP_KERNEL | __GFP_NOWARN);
+				   GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
 	if (!skb)
 		return NULL;
 	skb_reserve(skb, NET_SKB_PAD + NET_IP_ALIGN);
