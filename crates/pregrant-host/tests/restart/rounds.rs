@@ -141,6 +141,8 @@ struct Rounds {
     /// left half done.
     again: u32,
     half_done: u32,
+    /// Threads of the present back that serve queues.
+    workers: u32,
     /// Queues of the mortal guest.
     queues: u32,
     tally: Tally,
@@ -187,6 +189,7 @@ impl Rounds {
             said_lost: 0,
             again: 0,
             half_done: 0,
+            workers: 1,
             queues,
             tally: Tally::default(),
             waiting: ("the first death", Instant::now()),
@@ -366,8 +369,8 @@ impl Rounds {
     /// A back's life is over, by a kill or because it was asked to stop.
     fn check_life(&mut self, stopped: bool) {
         // The repeats of this life: the batches in which its predecessors died (R7), one for each
-        // kill, and none for a stop. Known by the frames' numbers, of the model's and of the mortal
-        // guest's, whose fronts repeat none themselves.
+        // worker of one that was killed, and none for a stop. Known by the frames' numbers, of the
+        // model's and of the mortal guest's, whose fronts repeat none themselves.
         let [model, mortal] = [&self.world.other_log, &self.world.log];
         let again = model.get(Word::Again) + mortal.get(Word::Again);
         let at_most = self.half_done * BURST_FRAMES as u32;
@@ -382,7 +385,7 @@ impl Rounds {
         let unserved =
             |log: &Log, queues: u32| queues - (log.get(Word::Served) & ((1 << queues) - 1)).count_ones();
         let unserved = unserved(model, 1) + unserved(mortal, self.queues);
-        self.half_done = self.half_done.min(unserved) + u32::from(!stopped);
+        self.half_done = self.half_done.min(unserved) + if stopped { 0 } else { self.workers };
         let end = u64::from(self.world.other_log.get(Word::Next));
         // One that is asked to stop says how many it could not deliver.
         let said = self.world.state.get(Word::Lost);
@@ -401,8 +404,9 @@ impl Rounds {
         }
         // By turns, but for those that are counted in a rest: with two workers, and without.
         let lives = matches!(self.back_fate, BackFate::Lives);
-        let workers = (!lives && self.tally.backs.is_multiple_of(2)).then(|| "2".into());
-        self.back = self.world.back_of(ordinary, crash, workers);
+        let has_two = !lives && self.tally.backs.is_multiple_of(2);
+        self.workers = if has_two { 2 } else { 1 };
+        self.back = self.world.back_of(ordinary, crash, has_two.then(|| "2".into()));
     }
 
     /// The next mortal guest, and its domain with it.
