@@ -116,7 +116,8 @@ impl<P: Platform> CtrlRing<P> {
                         self.rsp_prod().wrapping_add(1),
                     ),
                     None => {
-                        control.lock().grefs.take(&mut grefs.unanswered().copied().collect());
+                        let mut taken = grefs.unanswered().copied().collect();
+                        control.lock().grefs.take(&mut taken);
                         self.answer_due(p, of, control, grefs);
                         continue;
                     }
@@ -147,7 +148,8 @@ impl<P: Platform> CtrlRing<P> {
     /// Answers requests that a predecessor took, if this back has no tables of mapped pages.
     pub fn refuse(&mut self, p: &P, of: DomId, control: &SharedControl, taken: &[CtrlRequest]) {
         for (k, request) in taken.iter().enumerate().take(self.ring.unanswered() as usize) {
-            control.lock().grefs.take(&mut taken[k + 1..].to_vec());
+            let mut later = taken[k + 1..].to_vec();
+            control.lock().grefs.take(&mut later);
             let answer = control.answer(p, of, 0, request, self.rsp_prod().wrapping_add(1));
             self.publish(p, answer);
         }
