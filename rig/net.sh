@@ -35,6 +35,15 @@ end_back() { kill -${1:-TERM} $BACK_PID; wait $BACK_PID; }
 # netback: the kernel's, in its place. no_netback: away with it.
 netback() { modprobe xen-netback || fail "no xen-netback"; }
 no_netback() { rmmod xen-netback 2>/dev/null; }
+# kernel_back [PARAMETER...]: linux/back's module, in netback's place.
+kernel_back() {
+	no_netback
+	insmod /rig/pregrant_back.ko "$@" || { dmesg | tail -n 20; fail "the module of a back does not load"; }
+}
+# kernel_well: dom0's kernel has logged nothing bad of it. It prints call traces where `xl create` takes long (domain.sh).
+kernel_well() {
+	! dmesg | grep -E 'WARNING|BUG|Oops|unable to handle|blocked for more than|soft lockup|stay mapped|could not be unmapped' || fail "dom0's kernel complains"
+}
 
 # VIF: an interface on the bridge, in xl's syntax, for guest's vif=. $1: the last byte of its address.
 vif_line() { echo "'mac=00:16:3e:00:00:0$1,bridge=xenbr0,script=/rig/vif-script'"; }

@@ -212,11 +212,6 @@ fronted() {
 	BACK_PID=
 }
 
-# kernel_back: the kernel's module serves vifs from now on, until it is unloaded.
-kernel_back() {
-	no_netback
-	insmod /rig/pregrant_back.ko || fail "the module of a back does not load"
-}
 # on_kernel: the rows of a Linux guest on it.
 on_kernel() {
 	[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }

@@ -6,20 +6,11 @@ bridge
 frames_serve
 FRAMES=${FRAMES:-20000} ROUNDS=${ROUNDS:-2}
 GSO=1600
-# dom0_well: its kernel has logged nothing bad. It prints call traces where `xl create` takes long (domain.sh).
-dom0_well() {
-	! dmesg | grep -E 'WARNING|BUG|Oops|unable to handle|blocked for more than|soft lockup|stay mapped|could not be unmapped' || fail "dom0's kernel complains"
-}
-# back_module [PARAMETER...]: loads it, in netback's place.
-back_module() {
-	no_netback
-	insmod /rig/pregrant_back.ko "$@" || { dmesg | tail -n 20; fail "the module does not load"; }
-}
 # has VIF WORDS: a counter of the module is not 0.
 has() { ethtool -S "$1" | grep -E "$2: [1-9]" > /dev/null || { ethtool -S "$1"; fail "$1 has no $2"; }; }
 dmesg -c > /dev/null
 before=$(tables)
-back_module
+kernel_back
 linux_guest one 2
 id=$(xl domid one) vif=vif$(xl domid one).0
 grep -q fe:ff:ff:ff:ff:ff "/sys/class/net/$vif/address" || fail "$vif has another address"
@@ -49,7 +40,7 @@ ask one "ip link set eth0 mtu 9000 && ping -q -c 5 -s 8900 10.9.0.1" || fail "MT
 both_ways "MTU 9000" "$((FRAMES / 10))" --size 64..8972
 note "MTU 9000: $_numbered"
 for link in xenbr0 "$vif"; do ip link set "$link" mtu 1500; done
-dom0_well
+kernel_well
 
 # Another guest beside it, with two queues: frames from guest to guest, by the bridge.
 linux_guest two 3 vcpus=2
@@ -85,7 +76,7 @@ for round in $(seq "$ROUNDS"); do
 	ask one "iperf3 -s -D" || fail "iperf3 does not serve"
 done
 note "destroyed under traffic and made again $ROUNDS times"
-dom0_well
+kernel_well
 
 # The guest's driver lets go, and comes back; the vif stays.
 ask one "echo vif-0 > /sys/bus/xen/drivers/vif/unbind && sleep 1 && echo vif-0 > /sys/bus/xen/drivers/vif/bind && within 20 [ -e /sys/class/net/eth0 ] && addresses 2" || fail "the guest's driver: $ANSWER"
@@ -98,8 +89,8 @@ rmmod pregrant_back || fail "the module stays"
 [ ! -e "/sys/class/net/$vif" ] || fail "unloaded, and $vif stays"
 state=$(xenstore-read "/local/domain/0/backend/vif/$id/0/state")
 [ "$state" = 6 ] || fail "unloaded, and the back's state is $state"
-dom0_well
-back_module
+kernel_well
+kernel_back
 ask one "echo vif-0 > /sys/bus/xen/drivers/vif/unbind && echo vif-0 > /sys/bus/xen/drivers/vif/bind" || fail "the guest's driver, on the module again: $ANSWER"
 within 20 [ -e "/sys/class/net/$vif" ] || fail "loaded again: no $vif"
 vif=$vif XENBUS_PATH=/local/domain/0/backend/vif/$id/0 /rig/vif-script online
@@ -111,7 +102,7 @@ ask one end
 over one || fail "the guest does not end"
 within 10 [ ! -e "/sys/class/net/$vif" ] || fail "$vif stays"
 rmmod pregrant_back || fail "the module stays"
-dom0_well
+kernel_well
 after=$(tables)
 [ "$before" = "$after" ] || fail "grants before: $before; after: $after"
 note "unloaded: $after"
