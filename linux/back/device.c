@@ -11,6 +11,7 @@
 #include <xen/xen.h>
 
 #include "driver.h"
+#include "remove.h"
 
 static unsigned int queues;
 module_param(queues, uint, 0444);
@@ -164,17 +165,7 @@ static void take_away(struct xenbus_device *xbdev)
 	memalloc_noio_restore(flags);
 }
 
-static int __maybe_unused take_away_int(struct xenbus_device *xbdev)
-{
-	take_away(xbdev);
-	return 0;
-}
-
-/* 6.1-stable changed the return type to void. */
-typedef typeof(((struct xenbus_driver *)NULL)->remove) remove_fn;
-#define REMOVE                                                                                              \
-	__builtin_choose_expr(__builtin_types_compatible_p(remove_fn, void (*)(struct xenbus_device *)), \
-			      take_away, take_away_int)
+PREGRANT_DEFINE_REMOVE(take_away)
 
 /* For udev, where it runs the toolstack's scripts; xenbus adds XENBUS_*. */
 static int add_variables(struct device *device, struct kobj_uevent_env *env)
@@ -215,7 +206,7 @@ static struct xenbus_driver driver = {
 	.name = "pregrant_back",
 	.ids = ids,
 	.probe = probe,
-	.remove = REMOVE,
+	.remove = PREGRANT_REMOVE(take_away),
 	.uevent = uevent,
 	.otherend_changed = front_changed,
 };

@@ -14,6 +14,7 @@
 #include <xen/xen.h>
 
 #include "driver.h"
+#include "remove.h"
 
 static char *path = "auto";
 module_param(path, charp, 0444);
@@ -262,17 +263,7 @@ static void take_away(struct xenbus_device *xbdev)
 	memalloc_noio_restore(flags);
 }
 
-static int __maybe_unused take_away_int(struct xenbus_device *xbdev)
-{
-	take_away(xbdev);
-	return 0;
-}
-
-/* 6.1-stable changed the return type to void. */
-typedef typeof(((struct xenbus_driver *)NULL)->remove) remove_fn;
-#define REMOVE                                                                                              \
-	__builtin_choose_expr(__builtin_types_compatible_p(remove_fn, void (*)(struct xenbus_device *)), \
-			      take_away, take_away_int)
+PREGRANT_DEFINE_REMOVE(take_away)
 
 static const struct xenbus_device_id ids[] = {
 	{ "vif" },
@@ -284,7 +275,7 @@ static struct xenbus_driver driver = {
 	.name = "pregrant",
 	.ids = ids,
 	.probe = probe,
-	.remove = REMOVE,
+	.remove = PREGRANT_REMOVE(take_away),
 	.suspend = saved,
 	.resume = restored,
 	/* xenbus must not write Closed: the front did, and a recreated directory is another vif. */

@@ -12,8 +12,18 @@ const MODULES: [&str; 2] = ["pregrant.ko", "pregrant_selftest.ko"];
 const BACK: [&str; 1] = ["pregrant_back.ko"];
 
 /// Files of `linux/module` that the back's module is made of, too.
-const OF_BOTH: [&str; 8] =
-    ["channel.c", "channel.h", "checksum.c", "core.h", "heap.c", "keys.c", "log.c", "pregrant.h"];
+const OF_BOTH: [&str; 10] = [
+    "channel.c",
+    "channel.h",
+    "checksum.c",
+    "core.h",
+    "core.mk",
+    "heap.c",
+    "keys.c",
+    "log.c",
+    "pregrant.h",
+    "remove.h",
+];
 
 /// objtool finds itself by /proc, from 7.x on; it is mounted for this command alone.
 const IN_CHROOT: &str = r#"mount -t proc proc "$0/proc" && exec chroot "$0" "$@""#;
