@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 use core::time::Duration;
 use pregrant::platform::{
-    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem,
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory, PeerMem,
     Platform, ReadySet,
 };
 use pregrant::shm::SharedBytes;
@@ -64,18 +64,6 @@ impl Region {
         // SAFETY: of `pages`, and no one uses it any more.
         unsafe { shim::pk_free_pages(self.base.as_ptr(), self.pages) };
         Ok(())
-    }
-}
-
-/// A mapping of foreign pages, of which a front has none.
-pub enum NoMap {}
-// SAFETY: there is none.
-unsafe impl SharedBytes for NoMap {
-    fn base(&self) -> NonNull<u8> {
-        match *self {}
-    }
-    fn len(&self) -> usize {
-        match *self {}
     }
 }
 
@@ -181,11 +169,11 @@ impl GrantTable for Kernel {
 
 // SAFETY: it maps nothing.
 unsafe impl PeerMem for Kernel {
-    type Map = NoMap;
-    fn map(&self, _: DomId, _: &[GrantRef], _: Access) -> Result<NoMap, MapError> {
+    type Map = NoMemory;
+    fn map(&self, _: DomId, _: &[GrantRef], _: Access) -> Result<NoMemory, MapError> {
         Err(MapError { index: None, status: GrantStatus::GENERAL_ERROR })
     }
-    fn unmap(&self, done: &mut Vec<NoMap>) {
+    fn unmap(&self, done: &mut Vec<NoMemory>) {
         done.clear();
     }
     fn copy(&self, _: DomId, _: LocalBytes<'_>, _: &mut [CopyOp]) -> Result<(), PlatformError> {

@@ -14,7 +14,7 @@
 #![expect(unsafe_code, reason = "a guest's own pages and its grant table, where no operating system is")]
 
 use super::{
-    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem,
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory, PeerMem,
     Platform, ReadySet,
 };
 use crate::error::PlatformError;
@@ -242,27 +242,14 @@ impl<H: Hypercalls> GrantTable for BareMetal<H> {
     }
 }
 
-/// Never constructed: a front maps no memory of other domains.
-pub enum NoMap {}
-
-// SAFETY: there is no such value.
-unsafe impl SharedBytes for NoMap {
-    fn base(&self) -> NonNull<u8> {
-        match *self {}
-    }
-    fn len(&self) -> usize {
-        match *self {}
-    }
-}
-
 // SAFETY: it gives no map.
 unsafe impl<H: Hypercalls> PeerMem for BareMetal<H> {
-    type Map = NoMap;
+    type Map = NoMemory;
 
-    fn map(&self, _: DomId, _: &[GrantRef], _: Access) -> Result<NoMap, MapError> {
+    fn map(&self, _: DomId, _: &[GrantRef], _: Access) -> Result<NoMemory, MapError> {
         Err(MapError { index: None, status: GrantStatus::GENERAL_ERROR })
     }
-    fn unmap(&self, _: &mut Vec<NoMap>) {}
+    fn unmap(&self, _: &mut Vec<NoMemory>) {}
     fn copy(&self, _: DomId, _: LocalBytes<'_>, _: &mut [CopyOp]) -> Result<(), PlatformError> {
         Err(PlatformError {
             op: "copy grants of others on a platform for fronts",

@@ -27,6 +27,9 @@ use core::time::Duration;
 pub mod bare;
 #[cfg(any(test, feature = "local"))]
 pub mod local;
+mod no_memory;
+
+pub use no_memory::NoMemory;
 
 /// The peer's access to granted memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

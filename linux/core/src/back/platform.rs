@@ -14,7 +14,7 @@ use core::ptr::NonNull;
 use core::time::Duration;
 use pregrant::burst_buffer::BurstBuffer;
 use pregrant::platform::{
-    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, PeerMem,
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory, PeerMem,
     Platform, ReadySet,
 };
 use pregrant::shm::SharedBytes;
@@ -81,18 +81,6 @@ impl Drop for Map {
     }
 }
 
-/// Memory that is granted, of which a back has none.
-pub enum NoRegion {}
-// SAFETY: there is none.
-unsafe impl SharedBytes for NoRegion {
-    fn base(&self) -> NonNull<u8> {
-        match *self {}
-    }
-    fn len(&self) -> usize {
-        match *self {}
-    }
-}
-
 impl Platform for Machine {
     type Grants = Self;
     type Peer = Self;
@@ -124,14 +112,14 @@ impl Clock for Machine {
 
 // SAFETY: it gives no region.
 unsafe impl GrantPool for Machine {
-    type Region = NoRegion;
-    fn alloc(&self, _: DomId, _: Access, _: &mut [GrantRef]) -> Result<NoRegion, PlatformError> {
+    type Region = NoMemory;
+    fn alloc(&self, _: DomId, _: Access, _: &mut [GrantRef]) -> Result<NoMemory, PlatformError> {
         Err(PlatformError { op: "grant pages in a back", code: NOT_SUPPORTED })
     }
-    fn release(&self, region: NoRegion) -> Result<(), InUse<NoRegion>> {
+    fn release(&self, region: NoMemory) -> Result<(), InUse<NoMemory>> {
         match region {}
     }
-    fn per_frame(&self) -> Option<&dyn GrantTable<Region = NoRegion>> {
+    fn per_frame(&self) -> Option<&dyn GrantTable<Region = NoMemory>> {
         None
     }
 }
