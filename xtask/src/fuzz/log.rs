@@ -9,7 +9,7 @@
 //! begins at `INITED`, and executions beyond that are counted and have a floor.
 
 /// Executions beyond the kept inputs in [`FLOOR_SECONDS`] below which a target did not fuzz: a
-/// tenth or less of what each did at the lowest priority on two cores with a load of six.
+/// twentieth or less of what each did at the lowest priority on two cores with a load of six.
 const FLOORS: [(&str, u64); 15] = [
     ("back_rx", 100),
     ("back_tx", 100),
@@ -31,7 +31,7 @@ const FLOORS: [(&str, u64); 15] = [
 const FLOOR: u64 = 10;
 
 /// The time that the floors are for.
-pub(super) const FLOOR_SECONDS: u64 = 14;
+pub(super) const FLOOR_SECONDS: u64 = 24;
 
 /// The log of one run.
 pub(super) struct Log(String);
