@@ -7,8 +7,10 @@
 //! the core. The check holds for a program that is built alone: cargo builds a crate with the
 //! features that anything built together with it asks for.
 //!
-//! The laboratory of README's first command is built without the feature `xen`. If one of its
-//! crates asked for that feature, nothing would fail, but the command would take a quarter longer.
+//! The laboratory of README's first command, the alias `demo`, is built without the drivers of a
+//! real Xen (the feature `xen`) and without another system's disks (`blkio`). If the alias or one
+//! of its crates asked for these, nothing would fail, but the command would take longer: both
+//! together are a quarter of its build.
 //!
 //! The profile by which it is installed, `packaged`, inherits from `release`, and with that the
 //! lower `opt-level` of each package that `release` builds fast. So it must raise each of them
@@ -29,17 +31,20 @@ const NEVER: [&str; 7] =
 /// The feature that has the paths which real Xen refuses.
 const RESEARCH: &str = "research";
 
-/// The laboratory as the alias `demo` builds it.
-const DEMO: [&str; 3] = ["-p", "pregrant-lab", "--no-default-features"];
+/// The file with cargo's aliases.
+const CONFIG: &str = ".cargo/config.toml";
 
 /// The feature that has the drivers' code for a real Xen.
 const XEN: &str = "xen";
+/// The crate that has another system's disks.
+const DISKS: &str = "blkio";
 
 /// Returns the crates and features that the program, and the laboratory of the demo, must not
 /// have, a line each.
 pub fn check(w: &Workspace) -> Result<Vec<String>, String> {
     let mut found = offences(&tree(w, &["-p", PRODUCT])?);
-    found.extend(slow(&tree(w, &DEMO)?));
+    let config = read(&w.root().join(CONFIG))?;
+    found.extend(slow(&tree(w, &demo(&config)?)?));
     found.extend(unoptimized(&read(&w.root().join("Cargo.toml"))?));
     Ok(found)
 }
@@ -56,12 +61,28 @@ fn tree(w: &Workspace, packages: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Returns the violation of the demo's dependency tree, if it has the drivers' code for a real Xen.
-fn slow(tree: &str) -> Option<String> {
-    let line = tree.lines().find(|line| has_feature(line, XEN))?;
-    Some(format!(
-        "`cargo demo` is built with the feature {XEN}, which it does not use and which takes a quarter of its build: {line}"
-    ))
+/// Returns the words of the alias `demo` that say what is built: all between `run` and `--` but the
+/// profile, which `cargo tree` does not know.
+fn demo(config: &str) -> Result<Vec<&str>, String> {
+    let alias = config.lines().find_map(|line| line.strip_prefix("demo = \"")?.strip_suffix('"'));
+    let words = alias.and_then(|alias| alias.strip_prefix("run ")?.split_once(" -- "));
+    let (words, _) = words.ok_or_else(|| format!("{CONFIG}: no line `demo = \"run ... -- ...\"`"))?;
+    Ok(words.split_whitespace().filter(|word| *word != "--release").collect())
+}
+
+/// Returns the violations of the demo's dependency tree, which must have neither the drivers' code
+/// for a real Xen nor another system's disks.
+fn slow(tree: &str) -> Vec<String> {
+    let has_disks = |line: &&str| line.split_whitespace().next() == Some(DISKS);
+    let xen =
+        tree.lines().find(|line| has_feature(line, XEN)).map(|line| (format!("the feature {XEN}"), line));
+    let disks = tree.lines().find(has_disks).map(|line| (format!("the crate {DISKS}"), line));
+    let found = xen.into_iter().chain(disks);
+    found
+        .map(|(what, line)| {
+            format!("`cargo demo` is built with {what}, which it does not use; {XEN} and {DISKS} are a quarter of its build: {line}")
+        })
+        .collect()
 }
 
 /// Returns true if a line of the tree is a crate of this workspace that has the feature.
@@ -117,7 +138,7 @@ fn offences(tree: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{offences, slow, unoptimized};
+    use super::{demo, offences, slow, unoptimized};
 
     #[test]
     fn a_crate_of_the_laboratory_is_refused_also_where_another_brings_it() {
@@ -142,8 +163,19 @@ mod tests {
         let tree = |features: &str| {
             format!("pregrant-lab v0.1.0 (/x)\npregrant-host v0.1.0 (/xen) {features} (*)\nxen v1.0.0 xen\n")
         };
-        assert_eq!(slow(&tree("")), None);
-        assert!(slow(&tree("default,xen")).is_some_and(|line| line.contains("pregrant-host")));
+        assert_eq!(slow(&tree("")), [""; 0]);
+        assert!(matches!(&slow(&tree("default,xen"))[..], [one] if one.contains("pregrant-host")));
+        let both = slow(&(tree("xen") + "blkio-like v1.0.0\nblkio v0.5.0\n"));
+        assert!(matches!(&both[..], [_, two] if two.ends_with(": blkio v0.5.0")), "{both:?}");
+    }
+
+    #[test]
+    fn the_demo_is_what_its_alias_builds() {
+        let alias = demo(include_str!("../../../.cargo/config.toml"));
+        assert_eq!(alias, Ok(vec!["--package", "pregrant-lab", "--no-default-features"]));
+        let with = demo("[alias]\ndemo = \"run --release --package pregrant-lab -- demo\"\n");
+        assert_eq!(with, Ok(vec!["--package", "pregrant-lab"]));
+        assert!(demo("[alias]\nlab = \"run -- demo\"\n").is_err());
     }
 
     #[test]
