@@ -24,7 +24,7 @@ const BAD: [&str; 7] =
     ["WARNING:", "BUG:", "Oops", "Call Trace", "unable to handle", "Kernel panic - ", "stack guard"];
 
 /// Script of the first process. Without Xen the drivers must refuse to load, and so must the front
-/// with invalid parameters.
+/// with invalid parameters. The back's is built for 6.1 and newer.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -34,7 +34,10 @@ rmmod pregrant_selftest || echo FAIL: the self-test module stays
 [ -e /pregrant.ko ] || echo FAIL: no module
 insmod /pregrant.ko && echo FAIL: a front without Xen
 insmod /pregrant.ko data_len=1000 && echo FAIL: a front with any buffers
-[ ! -e /pregrant_back.ko ] || insmod /pregrant_back.ko 2>&1 | grep -q 'No such device' || echo FAIL: a back without Xen
+case $(uname -r) in
+5.*) ;;
+*) insmod /pregrant_back.ko 2>&1 | grep -q 'No such device' || echo FAIL: no module of a back, or one without Xen ;;
+esac
 echo TAINT $(cat /proc/sys/kernel/tainted)
 poweroff -f
 ";

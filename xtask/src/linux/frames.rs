@@ -7,7 +7,8 @@
 //!              |          '-> all of them, by function             NAME.panics, beside the object
 //!              '-> calls that lead back to their function         the object is refused
 //! ```
-//! Calls through a table (a `dyn` type's functions) are not followed.
+//! Calls through a table (a `dyn` type's functions) are not followed; those for frames are named
+//! (`PORT`).
 //!
 //! rustc has no `-Wframe-larger-than`, which the kernel's build gives to our C (decision 0050).
 //!
@@ -20,8 +21,8 @@ use crate::workspace::{Workspace, output, write};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Stack limit of a function that runs per frame: of those that [`CALLED_FOR_FRAMES`] lead to, and,
-/// in objects without these, of those with certain names.
+/// Stack limit of a function that runs per frame: of those that [`CALLED_FOR_FRAMES`] and the
+/// [`PORT`] lead to, and of those with certain names.
 const DATA_PATH_BYTES: u64 = 1024;
 const FRAME_BYTES: u64 = 2048;
 
@@ -56,9 +57,19 @@ const DATA_PATH: &[&str] = &[
     "take_split",
 ];
 
-/// Prefixes of the functions that are called for frames: by C, and by the self-test.
-const CALLED_FOR_FRAMES: [&str; 4] =
-    ["pregrant_tx_", "pregrant_rx_", "pregrant_back_poll_", "pregrant_selftest_back_poll_"];
+/// Prefixes of the functions that are called for frames: by C, and by the self-test. A back's
+/// thread makes a turn every few polls, and asks when to wake before each sleep.
+const CALLED_FOR_FRAMES: [&str; 6] = [
+    "pregrant_tx_",
+    "pregrant_rx_",
+    "pregrant_back_poll_",
+    "pregrant_back_turn",
+    "pregrant_back_wakes_at",
+    "pregrant_selftest_back_poll_",
+];
+
+/// A part of the names of functions that these call through a table: the port's.
+const PORT: &str = "back::port::Skbs as";
 
 /// A type that has a function with a name of [`DATA_PATH`] which runs only at set-up: its functions
 /// do not count.
@@ -123,8 +134,7 @@ pub(super) fn check(w: &Workspace, object: &Path) -> Result<(), String> {
         return Err(format!("{}: no function", object.display()));
     };
     let all: Vec<&Function> = functions.iter().collect();
-    let for_frames =
-        reached(&functions, |name| CALLED_FOR_FRAMES.iter().any(|begin| name.starts_with(begin)));
+    let for_frames = for_frames(&functions).map_err(|why| format!("{}: {why}", object.display()))?;
     let panics = |of: &[&Function]| of.iter().map(|f| f.panics).sum::<usize>();
     println!(
         "{name}: the largest frame has {} bytes ({}); {} calls that panic, {} of them in {} functions for frames, \
@@ -166,6 +176,19 @@ pub(super) fn check(w: &Workspace, object: &Path) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(format!("{}:\n{}", object.display(), wrong.join("\n"))) }
 }
 
+/// The functions that run for a frame. An error: there is none, and so none would be checked.
+fn for_frames(functions: &[Function]) -> Result<Vec<&Function>, String> {
+    let reached = reached(functions, |name| is_called_for_frames(name) || name.contains(PORT));
+    match reached.iter().any(|f| is_called_for_frames(&f.name)) {
+        true => Ok(reached),
+        false => Err(format!("no function has a name of CALLED_FOR_FRAMES ({})", file!())),
+    }
+}
+
+fn is_called_for_frames(name: &str) -> bool {
+    CALLED_FOR_FRAMES.iter().any(|begin| name.starts_with(begin))
+}
+
 /// A line for each function that can panic, those for frames first: how often, by which functions.
 fn listed(functions: &[Function], for_frames: &[&Function]) -> String {
     let is_for_frames = |f: &Function| for_frames.iter().any(|other| std::ptr::eq(*other, f));
@@ -186,7 +209,7 @@ fn listed(functions: &[Function], for_frames: &[&Function]) -> String {
 
 fn limit(name: &str) -> u64 {
     // Most of the core's are inlined in these.
-    if CALLED_FOR_FRAMES.iter().any(|prefix| name.starts_with(prefix)) {
+    if is_called_for_frames(name) || name.contains(PORT) {
         return DATA_PATH_BYTES;
     }
     let is_core = name.contains("pregrant::net::") && !name.contains(SET_UP);
@@ -403,6 +426,25 @@ mod tests {
         };
         assert_eq!(names("pregrant_rx_"), ["recv", "pregrant_rx_receive", "resume"]);
         assert_eq!(names("pregrant::net::back"), ["resume"]);
+    }
+
+    #[test]
+    fn an_object_without_calls_for_frames_is_refused() {
+        assert_eq!(for_frames(&read(LISTING)).map(|all| all.len()), Ok(3));
+        for renamed in ["pregrant_receive", "<pregrant_linux::back::port::Skbs as FramePort>::rx_burst"] {
+            let functions = read(&LISTING.replace("pregrant_rx_receive", renamed));
+            assert!(for_frames(&functions).unwrap_err().contains("CALLED_FOR_FRAMES"), "{renamed}");
+        }
+    }
+
+    /// What the port's table leads to counts, beside what is called by name.
+    #[test]
+    fn the_ports_functions_are_for_frames() {
+        let with =
+            "\n0000000000000090 <<pregrant_linux::back::port::Skbs as FramePort>::rx_burst>:\n  90:\tret\n";
+        let functions = read(&format!("{LISTING}{with}"));
+        assert_eq!(for_frames(&functions).map(|all| all.len()), Ok(4));
+        assert_eq!(limit(&functions[4].name), DATA_PATH_BYTES);
     }
 
     /// A call by itself has no relocation; of those in a circle one may be a jump.
