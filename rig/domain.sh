@@ -50,6 +50,8 @@ tidy_up() {
 		say "left running: $_domain"
 		xl destroy "$_domain"
 	done
+	# It would take the vifs of the scenarios that follow. One that has vifs still is not unloaded.
+	[ ! -d /sys/module/pregrant_back ] || within 10 rmmod pregrant_back || say "pregrant_back stays"
 	for _program in pregrant pregrant-lab iperf3 tail conformance; do killall -q "$_program"; done
 	rmmod xen-netback xen-blkback 2>/dev/null
 	for _loop in $(losetup -a | cut -d: -f1); do losetup -d "$_loop"; done

@@ -65,4 +65,5 @@ misbehave module
 within 10 rmmod pregrant_back || fail "the module stays"
 # It offers no multicast control.
 agree module '^CASE multicast'
+note "the module: $(wc -l < /run/listed) cases agree"
 kernel_well

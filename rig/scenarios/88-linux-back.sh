@@ -8,6 +8,14 @@ FRAMES=${FRAMES:-20000} ROUNDS=${ROUNDS:-2}
 GSO=1600
 # has VIF WORDS: a counter of the module is not 0.
 has() { ethtool -S "$1" | grep -E "$2: [1-9]" > /dev/null || { ethtool -S "$1"; fail "$1 has no $2"; }; }
+# flows VIF DIR: more than 1 MB goes through it in a second. DIR: tx to the guest, rx from it.
+flows() {
+	_before=$(count "$1" "$2" bytes) && sleep 1 && _flow=$(($(count "$1" "$2" bytes) - _before)) && [ "$_flow" -gt 1000000 ]
+}
+# serves_tcp: guest one has an iperf3 that waits for clients, of port 5201, and none that still serves one who went.
+serves_tcp() {
+	ask one "killall -q iperf3; sleep 1; iperf3 -s -D && within 20 grep -q ':1451 0*:0000 0A' /proc/net/tcp6" || fail "iperf3 does not serve: $ANSWER"
+}
 dmesg -c > /dev/null
 before=$(tables)
 kernel_back
@@ -57,23 +65,26 @@ ask two "within 20 [ -e /sys/class/net/eth1 ] && ip link set eth1 up && within 2
 xl network-detach two 1 || fail "xl network-detach"
 within 10 [ ! -e "/sys/class/net/${other%.0}.1" ] || fail "detached, and ${other%.0}.1 stays"
 ask two "iperf3 -c 10.9.0.2 -t 60 -P 2 > /dev/null 2>&1 & echo"
-sleep 2
+within 20 flows "$other" rx || fail "no traffic before the vif is unbound: $_flow bytes in a second"
+note "unbound at $_flow bytes a second"
 echo "vif-$(xl domid two)-0" > /sys/bus/xen-backend/drivers/pregrant_back/unbind || fail "not unbound under traffic"
 [ ! -e "/sys/class/net/$other" ] || fail "unbound, and $other stays"
 ask two end
 over two || fail "the second guest does not end"
 
 # Guests that are destroyed under traffic.
+serves_tcp
 for round in $(seq "$ROUNDS"); do
 	iperf3 -c 10.9.0.2 -t 60 > /run/iperf 2>&1 & _iperf=$!
-	sleep 1
+	within 20 flows "$vif" tx || { cat /run/iperf; fail "destroyed, $round: no traffic before: $_flow bytes in a second"; }
+	note "destroyed at $_flow bytes a second"
 	xl destroy one || fail "destroyed, $round"
 	kill $_iperf
 	over one || fail "destroyed, $round: the guest stays"
 	within 10 [ ! -e "/sys/class/net/$vif" ] || fail "destroyed, $round: $vif stays"
 	linux_guest one 2
 	id=$(xl domid one) vif=vif$(xl domid one).0
-	ask one "iperf3 -s -D" || fail "iperf3 does not serve"
+	serves_tcp
 done
 note "destroyed under traffic and made again $ROUNDS times"
 kernel_well
