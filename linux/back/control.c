@@ -11,39 +11,19 @@
  * A guest cannot make control run all the time: after RUNS_AT_ONCE runs each further one costs a
  * pause.
  */
-#include <linux/etherdevice.h>
-#include <linux/jiffies.h>
 #include <linux/rtnetlink.h>
 #include <linux/sched/mm.h>
 
 #include "driver.h"
+#include "pacing.h"
 
-/* A guest can cause runs of control: this many need no pause, and later ones this interval. */
-#define RUNS_AT_ONCE 32
-#define RUN_SHARE (HZ / 20 ?: 1)
 /* Steps of one run, which each change a state. */
 #define STEPS_MAX 8
-
-/* Returns the number of jiffies until control may run. */
-static unsigned long paced(const struct pregrant_device *dev)
-{
-	unsigned long now = jiffies, from = READ_ONCE(dev->runs_until) - RUNS_AT_ONCE * RUN_SHARE;
-
-	return time_after(from, now) ? from - now : 0;
-}
-
-/* Called with `control` held: counts this run. The count decreases with time. */
-static void count_run(struct pregrant_device *dev)
-{
-	unsigned long now = jiffies, until = dev->runs_until;
-
-	WRITE_ONCE(dev->runs_until, (time_after(until, now) ? until : now) + RUN_SHARE);
-}
 
 /* In any context. */
 void pregrant_wake_control(struct pregrant_device *dev)
 {
-	mod_delayed_work(pregrant_control, &dev->work, paced(dev));
+	mod_delayed_work(pregrant_control, &dev->work, paced(dev, 0));
 }
 
 /* The interface gets what the guest accepts; the stack does the rest in software. */

@@ -46,8 +46,6 @@ static void own_key_changed(struct xenbus_watch *watch, const char *path, const 
 {
 	struct pregrant_device *dev = container_of(watch, struct pregrant_device, watch);
 
-	if (!is_followed(path))
-		return;
 	if (strstr(path, "/rate"))
 		set_bit(PREGRANT_EV_RATE, &dev->events);
 	pregrant_wake_control(dev);
@@ -68,7 +66,7 @@ static void free_device(struct pregrant_device *dev)
 	if (dev->back)
 		pregrant_back_free(dev->back);
 	for (k = 0; dev->queues && k < dev->max_queues; k++)
-		pregrant_queue_purge(&dev->queues[k]);
+		pregrant_queue_free(&dev->queues[k]);
 	kvfree(dev->queues);
 	kfree(dev->script);
 	free_netdev(dev->netdev);
@@ -93,7 +91,6 @@ static int probe_device(struct xenbus_device *xbdev)
 	dev = netdev_priv(netdev);
 	dev->netdev = netdev;
 	dev->xbdev = xbdev;
-	dev->front_id = xbdev->otherend_id;
 	dev->runs_until = jiffies;
 	mutex_init(&dev->control);
 	mutex_init(&dev->queues_lock);
@@ -109,7 +106,7 @@ static int probe_device(struct xenbus_device *xbdev)
 		pregrant_queue_init(&dev->queues[k], dev, k);
 	script = xenbus_read(XBT_NIL, xbdev->nodename, "script", NULL);
 	dev->script = IS_ERR(script) ? NULL : script;
-	dev->back = pregrant_back_new(dev, dev->front_id, handle, max);
+	dev->back = pregrant_back_new(dev, xbdev->otherend_id, handle, max);
 	/* xenbus does not write a state that it takes for the one in xenstore. */
 	xbdev->state = xenbus_read_unsigned(xbdev->nodename, "state", XenbusStateUnknown);
 	dev->bound = true;
@@ -168,7 +165,7 @@ static void take_away(struct xenbus_device *xbdev)
 PREGRANT_DEFINE_REMOVE(take_away)
 
 /* For udev, where it runs the toolstack's scripts; xenbus adds XENBUS_*. */
-static int add_variables(struct device *device, struct kobj_uevent_env *env)
+static int add_variables(const struct device *device, struct kobj_uevent_env *env)
 {
 	struct pregrant_device *dev;
 	int ret = 0;
@@ -187,7 +184,7 @@ static int add_variables(struct device *device, struct kobj_uevent_env *env)
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 3, 0)
 static int uevent(const struct xenbus_device *xbdev, struct kobj_uevent_env *env)
 {
-	return add_variables((struct device *)&xbdev->dev, env);
+	return add_variables(&xbdev->dev, env);
 }
 #else
 static int uevent(struct xenbus_device *xbdev, struct kobj_uevent_env *env)

@@ -4,8 +4,9 @@
  *
  *   control   one delayed work item per vif, under `control`: it may sleep, and owns the back
  *   thread    one per queue, while the vif is connected: owns the queue's core, and polls both rings
- *   xmit      ndo_start_xmit: adds an skb for the guest to `skbs`, and wakes the thread
- *   event     interrupt handler: wakes the thread or control
+ *   xmit      ndo_start_xmit: adds an skb for the guest to `skbs`, and wakes the thread after the last
+ *             of several
+ *   event     interrupt handler: wakes the thread
  *   xenwatch  one thread of the kernel for all devices: it only queues control
  *
  *   guest --TX ring--> thread: the core copies, an skb is made --> the stack
@@ -36,6 +37,12 @@
 /* What may wait for a guest in each queue; above it the stack's queue is stopped. */
 #define PREGRANT_WAIT_FRAMES 512
 #define PREGRANT_WAIT_BYTES (1 << 20)
+/*
+ * What the thread takes of it at once: so many frames, until it has so many bytes. They are beyond
+ * what may wait, up to these and a frame.
+ */
+#define PREGRANT_TAKE_FRAMES 64
+#define PREGRANT_TAKE_BYTES (256 << 10)
 /* What may wait in the stack's queue meanwhile (txqueuelen), which has no limit in bytes. */
 #define PREGRANT_QDISC_FRAMES 32
 
@@ -46,6 +53,11 @@ struct pregrant_queue {
 	/* Frames for the guest: under skbs.lock. */
 	struct sk_buff_head skbs;
 	size_t bytes;
+	/*
+	 * Those that the thread has taken of `skbs`: the thread's, without a lock, and given back
+	 * at its end.
+	 */
+	struct sk_buff_head taken;
 
 	/* The thread. */
 	struct task_struct *thread; /* under `queues_lock`; NULL: none */
@@ -57,7 +69,7 @@ struct pregrant_queue {
 
 	u64 tx_packets, tx_bytes, tx_dropped; /* to the guest; the thread's */
 	u64 rx_packets, rx_bytes, rx_dropped; /* from it; the thread's */
-	u64 refused; /* to the guest; under the netdev_queue lock */
+	u64 purged; /* to the guest; under `control` */
 };
 
 /* Bits of `events`: what happened since control ran, in any context. */
@@ -71,7 +83,6 @@ struct pregrant_device {
 	struct net_device *netdev;
 	struct xenbus_watch watch; /* of the own directory; `node` NULL: none */
 	char *script; /* the toolstack's hotplug script, for the uevent; NULL: none */
-	domid_t front_id;
 	unsigned int max_queues;
 	struct pregrant_queue *queues;
 
@@ -94,11 +105,6 @@ struct pregrant_device {
 	unsigned int connects;
 	struct ratelimit_state log_limit; /* of lines that a guest can cause */
 };
-
-static inline struct xenbus_transaction pregrant_transaction(u32 id)
-{
-	return (struct xenbus_transaction) { .id = id };
-}
 
 /* keys.c: the guest's directory. */
 static inline const char *pregrant_peer_dir(const struct pregrant_device *dev)
@@ -124,6 +130,7 @@ struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int
 /* queue.c */
 void pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index);
 void pregrant_queue_purge(struct pregrant_queue *queue);
+void pregrant_queue_free(struct pregrant_queue *queue);
 void pregrant_queue_wake(struct pregrant_queue *queue);
 void pregrant_queue_wake_sender(struct pregrant_queue *queue);
 int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queue *core,
@@ -144,11 +151,9 @@ void pregrant_channels_connect(struct pregrant_device *dev, struct pregrant_queu
 /* grants.c: pages of guests that are mapped, and those that could not be unmapped. */
 extern atomic64_t pregrant_maps, pregrant_maps_lost;
 
-/* checksum.c */
-netdev_features_t pregrant_features_check(struct sk_buff *skb, struct net_device *netdev,
-					  netdev_features_t features);
-
 /* ethtool.c */
 extern const struct ethtool_ops pregrant_ethtool;
+
+#include "both.h"
 
 #endif

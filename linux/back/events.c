@@ -30,7 +30,6 @@ struct pregrant_channel *pk_channel_bind(struct pregrant_device *dev, u32 remote
 	*code = -ENOMEM;
 	if (!chan)
 		return NULL;
-	chan->dev = dev;
 	irq = bind_interdomain_evtchn_to_irqhandler_lateeoi(dev->xbdev, remote, event, 0, dev->netdev->name, chan);
 	if (irq < 0) {
 		*code = irq;
@@ -53,9 +52,7 @@ void pregrant_channels_connect(struct pregrant_device *dev, struct pregrant_queu
 
 	pregrant_back_ports(core, ports);
 	list_for_each_entry(chan, &dev->channels, list) {
-		if (chan->port != ports[0] && chan->port != ports[1])
-			continue;
-		chan->is_tx = chan->port == ports[0];
-		smp_store_release(&chan->queue, queue);
+		if (chan->port == ports[0] || chan->port == ports[1])
+			smp_store_release(&chan->queue, queue);
 	}
 }

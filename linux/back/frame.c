@@ -4,9 +4,6 @@
  * core's burst.
  */
 #include <linux/etherdevice.h>
-#include <linux/netdevice.h>
-#include <linux/tcp.h>
-#include <linux/version.h>
 
 #include "driver.h"
 
@@ -28,6 +25,10 @@ static struct sk_buff *skb_with(const void *bytes, size_t len)
 	if (!skb)
 		return NULL;
 	skb_reserve(skb, NET_SKB_PAD + NET_IP_ALIGN);
+	if (linear == len) {
+		skb_put_data(skb, bytes, len);
+		return skb;
+	}
 	skb_put(skb, linear);
 	skb->data_len = len - linear;
 	skb->len = len;
@@ -35,28 +36,6 @@ static struct sk_buff *skb_with(const void *bytes, size_t len)
 		return skb;
 	kfree_skb(skb);
 	return NULL;
-}
-
-/*
- * The guest wrote the headers, so the rules are those of <linux/virtio_net.h> for such frames: a
- * large segment is TCP of the type that it claims, GSO_BY_FRAGS is no size, and what fits one
- * segment is not large. False: the frame must be dropped.
- */
-static bool set_gso(struct sk_buff *skb, u32 type, u32 size)
-{
-	bool v6 = type == PREGRANT_GSO_TCPV6;
-	struct skb_shared_info *info = skb_shinfo(skb);
-
-	if (skb->protocol != (v6 ? htons(ETH_P_IPV6) : htons(ETH_P_IP)) ||
-	    skb->csum_offset != offsetof(struct tcphdr, check) || size == GSO_BY_FRAGS)
-		return false;
-	if (skb->len <= skb_transport_offset(skb) + sizeof(struct tcphdr) + size)
-		return true;
-	info->gso_size = size;
-	/* Let the stack validate the headers, and count segments. */
-	info->gso_type = (v6 ? SKB_GSO_TCPV6 : SKB_GSO_TCPV4) | SKB_GSO_DODGY;
-	info->gso_segs = 0;
-	return true;
 }
 
 void pk_frame_from_guest(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum, u32 gso_type,
@@ -73,14 +52,13 @@ void pk_frame_from_guest(struct pregrant_queue *queue, const void *bytes, size_t
 		skb->ip_summed = CHECKSUM_PARTIAL;
 	else if (csum & PREGRANT_CSUM_OK)
 		skb->ip_summed = CHECKSUM_UNNECESSARY;
-	skb->dev = queue->dev->netdev;
 	skb_record_rx_queue(skb, queue->index);
-	skb->protocol = eth_type_trans(skb, skb->dev);
+	skb->protocol = eth_type_trans(skb, queue->dev->netdev);
 	skb_reset_network_header(skb);
 	/* Sets csum_start and csum_offset, for a device that forwards the frame. */
 	if (skb->ip_summed == CHECKSUM_PARTIAL && skb_checksum_setup(skb, false))
 		goto drop;
-	if (gso_type && !set_gso(skb, gso_type, gso_size))
+	if (gso_type && !pregrant_set_gso(skb, gso_type, gso_size))
 		goto drop;
 	queue->rx_packets++;
 	queue->rx_bytes += len;
@@ -102,20 +80,39 @@ void pregrant_deliver(struct pregrant_queue *queue)
 	INIT_LIST_HEAD(&queue->received);
 }
 
-struct sk_buff *pk_frame_next(struct pregrant_queue *queue, struct pregrant_frame *frame)
+/* Takes what a burst may need: so the lock, and the look at the sender, are not for each skb. */
+static void take_some(struct pregrant_queue *queue)
 {
 	struct sk_buff *skb;
 	unsigned long flags;
+	size_t bytes = 0;
 
+	/* What comes now wakes the thread. */
+	if (skb_queue_empty_lockless(&queue->skbs))
+		goto out;
 	spin_lock_irqsave(&queue->skbs.lock, flags);
-	skb = __skb_dequeue(&queue->skbs);
-	if (skb)
-		queue->bytes -= skb->len;
-	spin_unlock_irqrestore(&queue->skbs.lock, flags);
-	if (!skb) {
-		pregrant_queue_wake_sender(queue);
-		return NULL;
+	while (skb_queue_len(&queue->taken) < PREGRANT_TAKE_FRAMES && bytes < PREGRANT_TAKE_BYTES) {
+		skb = __skb_dequeue(&queue->skbs);
+		if (!skb)
+			break;
+		bytes += skb->len;
+		__skb_queue_tail(&queue->taken, skb);
 	}
+	queue->bytes -= bytes;
+	spin_unlock_irqrestore(&queue->skbs.lock, flags);
+out:
+	pregrant_queue_wake_sender(queue);
+}
+
+struct sk_buff *pk_frame_next(struct pregrant_queue *queue, struct pregrant_frame *frame)
+{
+	struct sk_buff *skb;
+
+	if (skb_queue_empty(&queue->taken))
+		take_some(queue);
+	skb = __skb_dequeue(&queue->taken);
+	if (!skb)
+		return NULL;
 	frame->len = skb->len;
 	if (skb->ip_summed == CHECKSUM_PARTIAL)
 		frame->csum = PREGRANT_CSUM_BLANK;
@@ -128,27 +125,22 @@ struct sk_buff *pk_frame_next(struct pregrant_queue *queue, struct pregrant_fram
 	return skb;
 }
 
-void pk_skb_read(struct sk_buff *skb, size_t at, void *to, size_t len)
+void pk_frame_done(struct pregrant_queue *queue, struct sk_buff *skb, void *to)
 {
-	/* Cannot fail: the core reads no more than skb->len. Stale bytes must not go out. */
-	if (WARN_ON_ONCE(skb_copy_bits(skb, at, to, len)))
-		memset(to, 0, len);
-}
-
-void pk_frame_done(struct pregrant_queue *queue, struct sk_buff *skb, bool sent)
-{
-	if (sent) {
-		queue->tx_packets++;
-		queue->tx_bytes += skb->len;
-		consume_skb(skb);
-	} else {
+	if (!to) {
 		queue->tx_dropped++;
 		kfree_skb(skb);
+		return;
 	}
-	pregrant_queue_wake_sender(queue);
+	/* Cannot fail: the skb has these bytes. Stale ones must not go out. */
+	if (WARN_ON_ONCE(skb_copy_bits(skb, 0, to, skb->len)))
+		memset(to, 0, skb->len);
+	queue->tx_packets++;
+	queue->tx_bytes += skb->len;
+	consume_skb(skb);
 }
 
 u32 pk_frames_waiting(struct pregrant_queue *queue)
 {
-	return skb_queue_len_lockless(&queue->skbs);
+	return skb_queue_len_lockless(&queue->skbs) + skb_queue_len(&queue->taken);
 }

@@ -72,25 +72,18 @@ void pk_unmap(struct pregrant_map *map)
 	kfree(map);
 }
 
-/*
- * A copy whose memory here crosses a page needs two operations: the pages need not be neighbours.
- */
+/* A copy whose memory here crosses a page is two operations: the pages need not be neighbours. */
 #define OPS (2 * PREGRANT_COPIES)
 
+/* The operations of a hypercall, for one thread. */
 struct pregrant_copies {
 	struct gnttab_copy ops[OPS];
-	u8 first[PREGRANT_COPIES]; /* the first operation of each copy */
-	unsigned int nr_ops, nr_copies;
-	bool made; /* the next copy begins a new list */
+	u8 copy[OPS]; /* the copy that each is of */
 };
 
 struct pregrant_copies *pk_copies_new(void)
 {
-	struct pregrant_copies *copies = kvmalloc(sizeof(*copies), GFP_KERNEL | __GFP_NOFAIL);
-
-	copies->nr_ops = copies->nr_copies = 0;
-	copies->made = false;
-	return copies;
+	return kvmalloc(sizeof(struct pregrant_copies), GFP_KERNEL | __GFP_NOFAIL);
 }
 
 void pk_copies_free(struct pregrant_copies *copies)
@@ -103,67 +96,63 @@ static struct page *page_of(const void *at)
 	return is_vmalloc_addr(at) ? vmalloc_to_page(at) : virt_to_page(at);
 }
 
-void pk_copies_add(struct pregrant_copies *copies, u16 of, u32 gref, u16 offset, u16 len, void *at, bool to_peer)
+static void set_op(struct gnttab_copy *op, u16 of, u32 gref, u16 offset, const void *at, u16 len, bool to_peer)
 {
-	if (copies->made) {
-		copies->nr_ops = copies->nr_copies = 0;
-		copies->made = false;
+	struct gnttab_copy_ptr *theirs = to_peer ? &op->dest : &op->source;
+	struct gnttab_copy_ptr *own = to_peer ? &op->source : &op->dest;
+
+	memset(op, 0, sizeof(*op));
+	theirs->u.ref = gref;
+	theirs->domid = of;
+	theirs->offset = offset;
+	own->u.gmfn = xen_page_to_gfn(page_of(at));
+	own->domid = DOMID_SELF;
+	own->offset = offset_in_page(at);
+	op->len = len;
+	op->flags = to_peer ? GNTCOPY_dest_gref : GNTCOPY_source_gref;
+}
+
+/* Makes at most PREGRANT_COPIES of the copies. */
+static void copy_some(struct pregrant_copies *list, u16 of, void *base, bool to_peer, struct pregrant_copy *copies,
+		      unsigned int n)
+{
+	unsigned int k, nr = 0;
+
+	for (k = 0; k < n; k++) {
+		u16 offset = copies[k].offset, left = copies[k].len;
+		void *at = base + copies[k].at;
+
+		/* One that the core refuses has a status, and is not made. */
+		if (copies[k].status != GNTST_okay)
+			continue;
+		do {
+			u16 len = min_t(size_t, left, PAGE_SIZE - offset_in_page(at));
+
+			list->copy[nr] = k;
+			set_op(&list->ops[nr++], of, copies[k].gref, offset, at, len, to_peer);
+			offset += len;
+			at += len;
+			left -= len;
+		} while (left);
 	}
-	if (WARN_ON_ONCE(copies->nr_copies == PREGRANT_COPIES))
-		return;
-	copies->first[copies->nr_copies++] = copies->nr_ops;
-	do {
-		u16 n = min_t(size_t, len, PAGE_SIZE - offset_in_page(at));
-		struct gnttab_copy *op = &copies->ops[copies->nr_ops++];
-		typeof(op->source) theirs = { .u.ref = gref, .domid = of, .offset = offset };
-		typeof(op->dest) own;
+	if (nr)
+		gnttab_batch_copy(list->ops, nr);
+	for (k = 0; k < nr; k++) {
+		struct pregrant_copy *copy = &copies[list->copy[k]];
 
-		memset(op, 0, sizeof(*op));
-		own.u.gmfn = xen_page_to_gfn(page_of(at));
-		own.domid = DOMID_SELF;
-		own.offset = offset_in_page(at);
-		op->len = n;
-		if (to_peer) {
-			op->source.u.gmfn = own.u.gmfn;
-			op->source.domid = own.domid;
-			op->source.offset = own.offset;
-			op->dest.u.ref = theirs.u.ref;
-			op->dest.domid = theirs.domid;
-			op->dest.offset = theirs.offset;
-			op->flags = GNTCOPY_dest_gref;
-		} else {
-			op->source = theirs;
-			op->dest.u.gmfn = own.u.gmfn;
-			op->dest.domid = own.domid;
-			op->dest.offset = own.offset;
-			op->flags = GNTCOPY_source_gref;
-		}
-		offset += n;
-		at += n;
-		len -= n;
-	} while (len);
+		if (list->ops[k].status != GNTST_okay && copy->status == GNTST_okay)
+			copy->status = list->ops[k].status;
+	}
 }
 
-void pk_copies_run(struct pregrant_copies *copies)
+void pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, struct pregrant_copy *copies, size_t n)
 {
-	if (copies->made) /* nothing was added */
-		copies->nr_ops = copies->nr_copies = 0;
-	copies->made = true;
-	if (copies->nr_ops)
-		gnttab_batch_copy(copies->ops, copies->nr_ops);
-}
+	size_t done, some;
 
-int pk_copies_status(struct pregrant_copies *copies, u32 k)
-{
-	unsigned int op, end;
-
-	if (WARN_ON_ONCE(k >= copies->nr_copies))
-		return GNTST_general_error;
-	end = k + 1 < copies->nr_copies ? copies->first[k + 1] : copies->nr_ops;
-	for (op = copies->first[k]; op < end; op++)
-		if (copies->ops[op].status != GNTST_okay)
-			return copies->ops[op].status;
-	return GNTST_okay;
+	for (done = 0; done < n; done += some) {
+		some = min_t(size_t, n - done, PREGRANT_COPIES);
+		copy_some(list, of, base, to_peer, copies + done, some);
+	}
 }
 
 /* Pages of the kernel's own addresses if possible, since the frame of each is looked up. */

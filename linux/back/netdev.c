@@ -35,7 +35,7 @@ static void pregrant_stats(struct net_device *netdev, struct rtnl_link_stats64 *
 
 		to->tx_packets += READ_ONCE(queue->tx_packets);
 		to->tx_bytes += READ_ONCE(queue->tx_bytes);
-		to->tx_dropped += READ_ONCE(queue->tx_dropped) + READ_ONCE(queue->refused);
+		to->tx_dropped += READ_ONCE(queue->tx_dropped) + READ_ONCE(queue->purged);
 		to->rx_packets += READ_ONCE(queue->rx_packets);
 		to->rx_bytes += READ_ONCE(queue->rx_bytes);
 		to->rx_dropped += READ_ONCE(queue->rx_dropped);

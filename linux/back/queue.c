@@ -6,21 +6,14 @@
  * stack, or the core's own deadline. `has_event` is set before it is woken, and cleared before it
  * polls, so none is missed.
  */
-#include <linux/etherdevice.h>
 #include <linux/hrtimer.h>
 #include <linux/kthread.h>
 #include <linux/sched/mm.h>
-#include <linux/version.h>
 
 #include "driver.h"
 
 /* Polls between two turns of the core, where there is always work. */
 #define TURN_EVERY 64
-
-static struct netdev_queue *txq_of(struct pregrant_queue *queue)
-{
-	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
-}
 
 struct pregrant_queue *pk_port(struct pregrant_device *dev, u32 index)
 {
@@ -63,6 +56,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	struct pregrant_device *dev = netdev_priv(netdev);
 	unsigned int index = skb_get_queue_mapping(skb);
 	struct pregrant_queue *queue = &dev->queues[index < dev->max_queues ? index : 0];
+	struct netdev_queue *txq = txq_of(queue);
 	unsigned long flags;
 
 	if (unlikely(!READ_ONCE(queue->core) || skb->len > PREGRANT_FRAME_MAX || skb->len < ETH_HLEN))
@@ -77,13 +71,16 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	__skb_queue_tail(&queue->skbs, skb);
 	/* Under the lock: the thread sees the stop, or this sees what it has taken. */
 	if (is_full(queue))
-		netif_tx_stop_queue(txq_of(queue));
+		netif_tx_stop_queue(txq);
 	spin_unlock_irqrestore(&queue->skbs.lock, flags);
-	pregrant_queue_wake(queue);
-	return NETDEV_TX_OK;
+	goto wake;
 drop:
-	queue->refused++;
+	dev_core_stats_tx_dropped_inc(netdev);
 	dev_kfree_skb_any(skb);
+wake:
+	/* Also for those before a frame that is dropped. */
+	if (!netdev_xmit_more() || netif_xmit_stopped(txq))
+		pregrant_queue_wake(queue);
 	return NETDEV_TX_OK;
 }
 
@@ -134,6 +131,19 @@ static int serve(struct pregrant_queue *queue)
 	return more;
 }
 
+/* What the thread has taken waits again, before the rest. */
+static void give_back(struct pregrant_queue *queue)
+{
+	struct sk_buff *skb;
+	unsigned long flags;
+
+	spin_lock_irqsave(&queue->skbs.lock, flags);
+	skb_queue_walk(&queue->taken, skb)
+		queue->bytes += skb->len;
+	skb_queue_splice_init(&queue->taken, &queue->skbs);
+	spin_unlock_irqrestore(&queue->skbs.lock, flags);
+}
+
 static int run(void *data)
 {
 	struct pregrant_queue *queue = data;
@@ -148,6 +158,7 @@ static int run(void *data)
 		rest(queue);
 	}
 	memalloc_noio_restore(flags);
+	give_back(queue);
 	while (!kthread_should_stop()) {
 		set_current_state(TASK_IDLE);
 		if (!kthread_should_stop())
@@ -184,6 +195,7 @@ void pregrant_queue_stop(struct pregrant_queue *queue)
 	queue->counters = NULL;
 }
 
+/* Called with `control` held: drops what waits, but for what a thread has taken. */
 void pregrant_queue_purge(struct pregrant_queue *queue)
 {
 	unsigned long flags;
@@ -194,8 +206,15 @@ void pregrant_queue_purge(struct pregrant_queue *queue)
 	skb_queue_splice_init(&queue->skbs, &old);
 	queue->bytes = 0;
 	spin_unlock_irqrestore(&queue->skbs.lock, flags);
-	queue->tx_dropped += skb_queue_len(&old);
+	WRITE_ONCE(queue->purged, queue->purged + skb_queue_len(&old));
 	__skb_queue_purge(&old);
+}
+
+/* Called when no thread will run any more. */
+void pregrant_queue_free(struct pregrant_queue *queue)
+{
+	give_back(queue);
+	pregrant_queue_purge(queue);
 }
 
 void pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index)
@@ -203,6 +222,7 @@ void pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *d
 	queue->dev = dev;
 	queue->index = index;
 	skb_queue_head_init(&queue->skbs);
+	__skb_queue_head_init(&queue->taken);
 	init_waitqueue_head(&queue->wait);
 	INIT_LIST_HEAD(&queue->received);
 }

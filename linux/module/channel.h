@@ -7,11 +7,11 @@
 
 struct pregrant_channel {
 	struct list_head list;
-	struct pregrant_device *dev;
+	struct pregrant_device *dev; /* of a front's */
 	struct pregrant_queue *queue; /* NULL: for the control ring, or not connected yet */
 	int irq;
 	u32 port;
-	bool is_tx;
+	bool is_tx; /* of a front's */
 	bool pending; /* an event has no EOI yet */
 	bool early; /* the work was done before its event came, which will find none */
 	u32 idle; /* number of events in a row without work */

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* ndo_features_check of both drivers: which skbs have offloads that a netif slot can express. */
+/*
+ * Offloads in both drivers: which skbs that are sent have those that a netif slot can express
+ * (ndo_features_check), and what a peer may say of a large segment that it sends.
+ */
 #include <linux/etherdevice.h>
 #include <linux/if_vlan.h>
 #include <linux/ip.h>
@@ -72,4 +75,26 @@ netdev_features_t pregrant_features_check(struct sk_buff *skb, struct net_device
 	if (skb->ip_summed == CHECKSUM_PARTIAL && unlikely(!is_outermost(skb)))
 		features &= ~(NETIF_F_CSUM_MASK | NETIF_F_GSO_MASK);
 	return vlan_features_check(skb, features);
+}
+
+/*
+ * The peer wrote the headers, so the rules are those of <linux/virtio_net.h> for such frames: a
+ * large segment is TCP of the type that it claims, GSO_BY_FRAGS is no size, and what fits one
+ * segment is not large. False: the frame must be dropped.
+ */
+bool pregrant_set_gso(struct sk_buff *skb, u32 type, u32 size)
+{
+	bool v6 = type == PREGRANT_GSO_TCPV6;
+	struct skb_shared_info *info = skb_shinfo(skb);
+
+	if (skb->protocol != (v6 ? htons(ETH_P_IPV6) : htons(ETH_P_IP)) ||
+	    skb->csum_offset != offsetof(struct tcphdr, check) || size == GSO_BY_FRAGS)
+		return false;
+	if (skb->len <= skb_transport_offset(skb) + sizeof(struct tcphdr) + size)
+		return true;
+	info->gso_size = size;
+	/* Let the stack validate the headers, and count segments. */
+	info->gso_type = (v6 ? SKB_GSO_TCPV6 : SKB_GSO_TCPV4) | SKB_GSO_DODGY;
+	info->gso_segs = 0;
+	return true;
 }

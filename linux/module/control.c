@@ -20,6 +20,7 @@
 #include <linux/sched/mm.h>
 
 #include "driver.h"
+#include "pacing.h"
 
 /* How long a backend may take to unmap; then the pages stay granted, and are never used again. */
 #define CLOSE_MS 10000
@@ -29,25 +30,6 @@
 #define ANNOUNCE_PAUSE HZ
 /* The interval at which a backend is looked for whose directory cannot be read. */
 #define LOOK_PAUSE HZ
-/* A backend can cause runs of control: this many need no pause, and later ones this interval. */
-#define RUNS_AT_ONCE 32
-#define RUN_SHARE (HZ / 20 ?: 1)
-
-/* Returns the number of jiffies until control may run, at least `delay`. */
-static unsigned long paced(const struct pregrant_device *dev, unsigned long delay)
-{
-	unsigned long now = jiffies, from = READ_ONCE(dev->runs_until) - RUNS_AT_ONCE * RUN_SHARE;
-
-	return time_after(from, now) ? max(delay, from - now) : delay;
-}
-
-/* Called with `control` held: counts this run. The count decreases with time. */
-static void count_run(struct pregrant_device *dev)
-{
-	unsigned long now = jiffies, until = dev->runs_until;
-
-	WRITE_ONCE(dev->runs_until, (time_after(until, now) ? until : now) + RUN_SHARE);
-}
 
 /* Wakes control now. This and the next two functions may be called in any context. */
 void pregrant_wake_control(struct pregrant_device *dev)

@@ -281,19 +281,15 @@ struct pregrant_map *pk_map(struct pregrant_device *device, u16 of, u32 gref, bo
 /* The address of a mapped page. */
 void *pk_map_at(struct pregrant_map *map);
 void pk_unmap(struct pregrant_map *map);
-/* An empty list of grant copies. */
+/* Room for the operations of a hypercall. It waits until there is some. */
 struct pregrant_copies *pk_copies_new(void);
 void pk_copies_free(struct pregrant_copies *copies);
 /*
- * Adds a copy of `len` bytes between a page of domain `of` and the memory at `at`. At most
- * PREGRANT_COPIES are added before each pk_copies_run.
+ * Makes the `n` copies between pages of domain `of` and the memory at `base` whose status is
+ * GNTST_okay, in their order, and sets the status of each that fails.
  */
-void pk_copies_add(struct pregrant_copies *copies, u16 of, u32 gref, u16 offset, u16 len,
-	void *at, bool to_peer);
-/* Makes the copies, in their order. They stay until pk_copies_add, for their status. */
-void pk_copies_run(struct pregrant_copies *copies);
-/* Xen's status of copy `k`. */
-int pk_copies_status(struct pregrant_copies *copies, u32 k);
+void pk_copy(struct pregrant_copies *copies, u16 of, void *base, bool to_peer,
+	struct pregrant_copy *ops, size_t n);
 /* Memory for bursts, zeroed. It waits until there is some. */
 void *pk_burst(size_t bytes);
 void pk_burst_free(void *at);
@@ -312,8 +308,11 @@ void pk_frame_from_guest(struct pregrant_queue *port, const void *bytes, size_t 
 	u32 gso_type, u32 gso_size);
 /* Takes the next skb for the guest. Null: there is none. */
 struct sk_buff *pk_frame_next(struct pregrant_queue *port, struct pregrant_frame *frame);
-/* Frees an skb for the guest, and counts it as sent, or as dropped. */
-void pk_frame_done(struct pregrant_queue *port, struct sk_buff *skb, bool sent);
+/*
+ * Copies an skb for the guest to `to`, counts it as sent, and frees it. `to` null: it is
+ * dropped.
+ */
+void pk_frame_done(struct pregrant_queue *port, struct sk_buff *skb, void *to);
 /* Number of skbs that wait for the guest. */
 u32 pk_frames_waiting(struct pregrant_queue *port);
 
@@ -324,7 +323,7 @@ struct pregrant_back *pregrant_back_new(struct pregrant_device *device, u16 of, 
 /*
  * Reads the front's xenbus state and makes the steps that it allows. Returns a PREGRANT_BACK_*:
  * RECALL: call pregrant_back_stop_queues, then this again; CONNECTED: prepare the interface,
- * and call pregrant_back_start_queues, pregrant_back_say_connected; FAILED: call
+ * and call pregrant_back_say_connected, pregrant_back_start_queues; FAILED: call
  * pregrant_back_stop_queues, pregrant_back_close.
  */
 u32 pregrant_back_step(struct pregrant_back *back);
@@ -360,8 +359,6 @@ u32 pregrant_back_takes(const struct pregrant_back *back);
 u32 pregrant_back_mtu_limit(const struct pregrant_back *back);
 /* The toolstack's key `rate` has changed. */
 void pregrant_back_rate(struct pregrant_back *back);
-/* Number of pages of the guest that are mapped. */
-u32 pregrant_back_mapped(const struct pregrant_back *back);
 /* Frees a back, which has been ended, or whose step has failed and which is closed. */
 void pregrant_back_free(struct pregrant_back *back);
 

@@ -231,16 +231,6 @@ struct pregrant_device {
 	struct ratelimit_state log_limit; /* of lines that a backend can cause */
 };
 
-static inline struct netdev_queue *txq_of(struct pregrant_queue *queue)
-{
-	return netdev_get_tx_queue(queue->dev->netdev, queue->index);
-}
-
-static inline struct xenbus_transaction pregrant_transaction(u32 id)
-{
-	return (struct xenbus_transaction) { .id = id };
-}
-
 /* keys.c: the backend's directory, if one is named. */
 static inline const char *pregrant_peer_dir(const struct pregrant_device *dev)
 {
@@ -252,10 +242,6 @@ static inline void pregrant_peer_state_was_read(struct pregrant_device *dev, boo
 {
 	dev->backend_unreadable = !is_readable;
 }
-
-/* checksum.c */
-netdev_features_t pregrant_features_check(struct sk_buff *skb, struct net_device *netdev,
-					  netdev_features_t features);
 
 /* device.c */
 extern struct workqueue_struct *pregrant_control;
@@ -383,5 +369,7 @@ extern atomic64_t pregrant_grants, pregrant_grants_ended, pregrant_grants_deferr
 
 /* ethtool.c */
 extern const struct ethtool_ops pregrant_ethtool;
+
+#include "both.h"
 
 #endif

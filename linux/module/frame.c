@@ -14,6 +14,8 @@
 /* Control buffer of a received skb until it is delivered. */
 struct pregrant_cb {
 	size_t len; /* length of the whole frame */
+	u16 gso_size; /* as the backend says; not 0: a large segment */
+	u8 gso_type;
 	bool is_decided; /* no XDP program must see it any more */
 };
 
@@ -92,17 +94,12 @@ static noinline struct sk_buff *skb_sized(struct pregrant_received *received, si
 		received->dropped++;
 		return NULL;
 	}
-	if (gso_type) {
-		struct skb_shared_info *info = skb_shinfo(skb);
-
-		info->gso_size = gso_size;
-		info->gso_type = gso_type == PREGRANT_GSO_TCPV6 ? SKB_GSO_TCPV6 : SKB_GSO_TCPV4;
-		/* The backend wrote the headers: let the stack validate them and count segments. */
-		info->gso_type |= SKB_GSO_DODGY;
-		info->gso_segs = 0;
-	}
 	pregrant_skb_received(received, skb, csum, !received->program);
 	pregrant_cb(skb)->len = len;
+	if (gso_type) {
+		pregrant_cb(skb)->gso_type = gso_type;
+		pregrant_cb(skb)->gso_size = gso_size;
+	}
 	return skb;
 }
 
@@ -232,11 +229,11 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 	struct sk_buff *skb;
 
 	while ((skb = __skb_dequeue(&received->skbs))) {
+		struct pregrant_cb cb = *pregrant_cb(skb);
 		/* The checksum of a GSO skb must be partial, since segmentation needs that. */
-		bool blank = skb->ip_summed == CHECKSUM_PARTIAL, fix = skb_is_gso(skb) && !blank;
-		bool is_decided;
+		bool blank = skb->ip_summed == CHECKSUM_PARTIAL, fix = cb.gso_size && !blank;
 
-		if (skb->len != pregrant_cb(skb)->len) {
+		if (skb->len != cb.len) {
 			queue->rx_dropped++;
 			dev_kfree_skb_any(skb);
 			continue;
@@ -246,19 +243,19 @@ void pregrant_deliver(struct pregrant_queue *queue, struct pregrant_received *re
 			queue->rx_packets++;
 			queue->rx_bytes += skb->len;
 		}
-		is_decided = pregrant_cb(skb)->is_decided;
 		skb_record_rx_queue(skb, queue->index);
 		skb->protocol = eth_type_trans(skb, queue->dev->netdev);
 		skb_reset_network_header(skb);
 		if (fix)
 			skb->ip_summed = CHECKSUM_PARTIAL;
 		/* Sets csum_start and csum_offset, for a device that forwards the frame. */
-		if ((blank || fix) && skb_checksum_setup(skb, fix)) {
+		if (((blank || fix) && skb_checksum_setup(skb, fix)) ||
+		    (cb.gso_size && !pregrant_set_gso(skb, cb.gso_type, cb.gso_size))) {
 			queue->rx_dropped++;
 			dev_kfree_skb_any(skb);
 			continue;
 		}
-		if (likely(is_decided))
+		if (likely(cb.is_decided))
 			napi_gro_receive(&queue->napi, skb);
 		else
 			pregrant_xdp_segments(received, skb);

@@ -6,6 +6,7 @@
 #ifndef PREGRANT_H
 #define PREGRANT_H
 
+#include <linux/stddef.h>
 #include <linux/types.h>
 
 struct pregrant_device;
@@ -101,7 +102,18 @@ struct pregrant_frame {
 	u32 len, csum, gso_type, gso_size;
 };
 
-#define PREGRANT_COPIES 64 /* grant copies of one hypercall */
+/* A grant copy, of a list: CopyOp of the crate. */
+struct pregrant_copy {
+	u32 gref;
+	u16 offset, len; /* in the peer's page */
+	u32 at; /* offset in the local bytes */
+	s16 status; /* GNTST_* */
+};
+_Static_assert(sizeof(struct pregrant_copy) == 16 && offsetof(struct pregrant_copy, gref) == 0 &&
+		       offsetof(struct pregrant_copy, offset) == 4 && offsetof(struct pregrant_copy, len) == 6 &&
+		       offsetof(struct pregrant_copy, at) == 8 && offsetof(struct pregrant_copy, status) == 12,
+	       "the layout of CopyOp");
+#define PREGRANT_COPIES 64 /* of one hypercall */
 #define PREGRANT_BACK_COUNTERS 10 /* of a direction of a queue */
 
 /* selftest_*.c: return 0, or an error code after logging what is wrong. */

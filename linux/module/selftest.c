@@ -23,6 +23,7 @@ static atomic64_t memory = ATOMIC64_INIT(0);
  * does.
  */
 #include "cache.c"
+#include "checksum.c"
 #include "frame.c"
 #include "heap.c"
 #include "log.c"

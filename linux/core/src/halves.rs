@@ -122,8 +122,9 @@ pub unsafe extern "C" fn pregrant_tx_send(
     }
 }
 
+/// The offload of a frame, of what C has: `PREGRANT_CSUM_*`, `PREGRANT_GSO_*`, a segment's bytes.
 #[inline(always)]
-fn offload_of(csum: u32, gso_type: u32, gso_size: u32) -> Offload {
+pub(crate) fn offload_of(csum: u32, gso_type: u32, gso_size: u32) -> Offload {
     Offload {
         csum_blank: csum & 1 != 0,
         csum_ok: csum & 2 != 0,
@@ -243,6 +244,12 @@ pub fn counters(s: DirStats, persists: bool) -> [u64; 8] {
     [s.frames, s.bytes, s.staging, granted, persistent, s.errors, s.dropped, s.notifications]
 }
 
+/// The checksum of a frame as C has it: `PREGRANT_CSUM_*`.
+#[inline(always)]
+pub(crate) fn csum_of(offload: &Offload) -> u32 {
+    u32::from(offload.csum_blank) | u32::from(offload.csum_ok) << 1
+}
+
 /// An offload as C has it: checksum, kind and size of segments. None: the frame must be dropped.
 /// The back chooses the segment size, and one skb with tiny segments would become 65 000 packets.
 #[inline(always)]
@@ -252,8 +259,7 @@ fn words(offload: Offload) -> Option<(u32, u32, u32)> {
         GSO_TYPE_TCPV4 | GSO_TYPE_TCPV6 => offload.gso_size >= MIN_GSO_SIZE,
         _ => false,
     };
-    let csum = u32::from(offload.csum_blank) | u32::from(offload.csum_ok) << 1;
-    is_good.then_some((csum, u32::from(offload.gso_type), u32::from(offload.gso_size)))
+    is_good.then_some((csum_of(&offload), u32::from(offload.gso_type), u32::from(offload.gso_size)))
 }
 
 /// Receives frames as skbs, which C adds to a `struct pregrant_received`.

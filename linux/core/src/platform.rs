@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 use core::time::Duration;
 use pregrant::platform::{
-    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory, PeerMem,
-    Platform, ReadySet,
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory,
+    PeerMem, Platform, ReadySet,
 };
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;

@@ -251,6 +251,7 @@ fn c_type(kind: &str) -> Result<&'static str, String> {
         "Frame" => "struct pregrant_frame ",
         "Map" => "struct pregrant_map *",
         "Copies" => "struct pregrant_copies *",
+        "CopyOp" => "struct pregrant_copy ",
         "Port" => "struct pregrant_queue *",
         "Tx" => "struct pregrant_tx ",
         "Rx" => "struct pregrant_rx ",

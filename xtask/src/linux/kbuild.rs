@@ -12,7 +12,8 @@ const MODULES: [&str; 2] = ["pregrant.ko", "pregrant_selftest.ko"];
 const BACK: [&str; 1] = ["pregrant_back.ko"];
 
 /// Files of `linux/module` that the back's module is made of, too.
-const OF_BOTH: [&str; 10] = [
+const OF_BOTH: [&str; 12] = [
+    "both.h",
     "channel.c",
     "channel.h",
     "checksum.c",
@@ -21,6 +22,7 @@ const OF_BOTH: [&str; 10] = [
     "heap.c",
     "keys.c",
     "log.c",
+    "pacing.h",
     "pregrant.h",
     "remove.h",
 ];

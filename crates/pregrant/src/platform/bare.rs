@@ -14,8 +14,8 @@
 #![expect(unsafe_code, reason = "a guest's own pages and its grant table, where no operating system is")]
 
 use super::{
-    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory, PeerMem,
-    Platform, ReadySet,
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory,
+    PeerMem, Platform, ReadySet,
 };
 use crate::error::PlatformError;
 use crate::shm::SharedBytes;

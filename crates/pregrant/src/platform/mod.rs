@@ -22,6 +22,7 @@ use crate::shm::SharedBytes;
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::grant::GrantStatus;
 use alloc::vec::Vec;
+use core::mem::{align_of, offset_of, size_of};
 use core::time::Duration;
 
 pub mod bare;
@@ -138,7 +139,8 @@ pub struct MapError {
     pub status: GrantStatus,
 }
 
-/// One operation of a batched grant copy.
+/// One operation of a batched grant copy. Its layout is C's, for a platform that hands a list to C.
+#[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyOp {
     /// Grant reference of the peer's page.
@@ -152,6 +154,11 @@ pub struct CopyOp {
     /// The result, which the platform sets.
     pub status: GrantStatus,
 }
+
+const _: () = assert!(size_of::<CopyOp>() == 16 && align_of::<CopyOp>() == 4);
+const _: () = assert!(offset_of!(CopyOp, gref) == 0 && offset_of!(CopyOp, offset) == 4);
+const _: () = assert!(offset_of!(CopyOp, len) == 6 && offset_of!(CopyOp, at) == 8);
+const _: () = assert!(offset_of!(CopyOp, status) == 12);
 
 impl CopyOp {
     /// An operation of no bytes, for a list that is filled later.

@@ -203,6 +203,7 @@ impl GrantEntryV2 {
 ///
 /// It is a raw number, because Xen may add statuses. Each operation of a batch has its own, so a
 /// hypercall that succeeds may contain failed operations.
+#[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub struct GrantStatus(pub i16);

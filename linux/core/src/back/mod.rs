@@ -14,6 +14,6 @@
 
 mod platform;
 mod port;
-pub mod queue;
-pub mod shim;
-pub mod vif;
+mod queue;
+mod shim;
+mod vif;

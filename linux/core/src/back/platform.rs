@@ -14,17 +14,14 @@ use core::ptr::NonNull;
 use core::time::Duration;
 use pregrant::burst_buffer::BurstBuffer;
 use pregrant::platform::{
-    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory, PeerMem,
-    Platform, ReadySet,
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory,
+    PeerMem, Platform, ReadySet,
 };
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE, PlatformError};
 
 const NOT_SUPPORTED: i32 = 95;
-
-/// Largest number of copies of one hypercall: `PREGRANT_COPIES`.
-const COPIES: usize = 64;
 
 /// A handle of one device, for one thread.
 pub struct Machine {
@@ -163,27 +160,12 @@ unsafe impl PeerMem for Machine {
             LocalBytes::ToPeer(bytes) => (bytes.as_ptr().cast_mut(), bytes.len(), true),
         };
         self.count(|count| count.copies += ops.len() as u64);
-        for some in ops.chunks_mut(COPIES) {
-            for op in some.iter().filter(|op| fits(op, room)) {
-                // SAFETY: within the local bytes, which this call has (checked above); the list has
-                // room.
-                unsafe {
-                    let at = base.add(op.at as usize);
-                    shim::pk_copies_add(self.copies, of.0, op.gref.0, op.offset, op.len, at, to_peer);
-                }
-            }
-            // SAFETY: each copy is within memory that this call has.
-            unsafe { shim::pk_copies_run(self.copies) };
-            let mut k = 0;
-            for op in some {
-                op.status = GrantStatus::BAD_COPY_ARG;
-                if fits(op, room) {
-                    // SAFETY: one of the copies that were made.
-                    op.status = GrantStatus(unsafe { shim::pk_copies_status(self.copies, k) } as i16);
-                    k += 1;
-                }
-            }
+        for op in ops.iter_mut() {
+            op.status = if fits(op, room) { GrantStatus::OKAY } else { GrantStatus::BAD_COPY_ARG };
         }
+        // SAFETY: C makes those that are OKAY, which are within the local bytes: this call has
+        // them, and they are only read if the peer is written to.
+        unsafe { shim::pk_copy(self.copies, of.0, base, to_peer, ops.as_mut_ptr(), ops.len()) };
         Ok(())
     }
 

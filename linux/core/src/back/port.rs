@@ -1,22 +1,13 @@
 //! The remote side of a queue: the net_device.
 
 use super::shim::{self, Frame, Port};
-use crate::shim::pk_skb_read;
-use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads, Room};
-
-/// `PREGRANT_CSUM_BLANK`, `PREGRANT_CSUM_OK`.
-const BLANK: u32 = 1;
-const OK: u32 = 2;
+use crate::halves::{csum_of, offload_of};
+use pregrant::port::{Arena, Burst, FramePort, Offloads, Room};
 
 /// The port of a queue: C has it.
 pub struct Skbs(pub Port);
 // SAFETY: one thread at a time calls it; C locks what senders share with it.
 unsafe impl Send for Skbs {}
-
-/// The bits of C for the checksum of a frame.
-fn csum(offload: &Offload) -> u32 {
-    u32::from(offload.csum_blank) * BLANK + u32::from(offload.csum_ok) * OK
-}
 
 impl FramePort for Skbs {
     fn caps(&self) -> Offloads {
@@ -33,7 +24,7 @@ impl FramePort for Skbs {
             let (of, bytes) = (&offload, frame.as_ptr());
             let (gso_type, gso_size) = (of.gso_type.into(), of.gso_size.into());
             // SAFETY: the bytes are copied.
-            unsafe { shim::pk_frame_from_guest(self.0, bytes, frame.len(), csum(of), gso_type, gso_size) };
+            unsafe { shim::pk_frame_from_guest(self.0, bytes, frame.len(), csum_of(of), gso_type, gso_size) };
         }
         frames.frames.len()
     }
@@ -47,20 +38,11 @@ impl FramePort for Skbs {
             if skb.is_null() {
                 break;
             }
-            let offload = Offload {
-                csum_blank: frame.csum & BLANK != 0,
-                csum_ok: frame.csum & OK != 0,
-                gso_type: frame.gso_type as u8,
-                gso_size: frame.gso_size as u16,
-            };
-            let to = into.free_by_pages(frame.len as usize, offload);
-            let sent = to.is_some();
-            if let Some(to) = to {
-                // SAFETY: C has counted the skb's bytes; they fit.
-                unsafe { pk_skb_read(skb, 0, to.as_mut_ptr(), to.len()) };
-            }
-            // SAFETY: of `pk_frame_next`, and freed here alone.
-            unsafe { shim::pk_frame_done(self.0, skb, sent) };
+            let offload = offload_of(frame.csum, frame.gso_type, frame.gso_size);
+            let to = into.free_by_pages(frame.len as usize, offload).map(<[u8]>::as_mut_ptr);
+            // SAFETY: of `pk_frame_next`, and freed here alone; there is room for its bytes, which
+            // C has counted.
+            unsafe { shim::pk_frame_done(self.0, skb, to.unwrap_or(core::ptr::null_mut())) };
         }
         into.len() - before
     }

@@ -2,10 +2,11 @@
 
 use crate::shim::{Channel, Device, Skb};
 use core::ffi::c_void;
+use pregrant::platform::CopyOp;
 
 /// A `struct pregrant_map`: a page of the guest.
 pub type Map = *mut c_void;
-/// A `struct pregrant_copies`: grant copies that are made by one hypercall.
+/// A `struct pregrant_copies`: the operations of a hypercall, which C makes of copies.
 pub type Copies = *mut c_void;
 /// A `struct pregrant_queue`.
 pub type Port = *mut c_void;
@@ -29,24 +30,12 @@ unsafe extern "C" {
     /// The address of a mapped page.
     pub fn pk_map_at(map: Map) -> *mut u8;
     pub fn pk_unmap(map: Map);
-    /// An empty list of grant copies.
+    /// Room for the operations of a hypercall. It waits until there is some.
     pub fn pk_copies_new() -> Copies;
     pub fn pk_copies_free(copies: Copies);
-    /// Adds a copy of `len` bytes between a page of domain `of` and the memory at `at`. At most
-    /// PREGRANT_COPIES are added before each pk_copies_run.
-    pub fn pk_copies_add(
-        copies: Copies,
-        of: u16,
-        gref: u32,
-        offset: u16,
-        len: u16,
-        at: *mut u8,
-        to_peer: bool,
-    );
-    /// Makes the copies, in their order. They stay until pk_copies_add, for their status.
-    pub fn pk_copies_run(copies: Copies);
-    /// Xen's status of copy `k`.
-    pub fn pk_copies_status(copies: Copies, k: u32) -> i32;
+    /// Makes the `n` copies between pages of domain `of` and the memory at `base` whose status is
+    /// GNTST_okay, in their order, and sets the status of each that fails.
+    pub fn pk_copy(copies: Copies, of: u16, base: *mut u8, to_peer: bool, ops: *mut CopyOp, n: usize);
     /// Memory for bursts, zeroed. It waits until there is some.
     pub fn pk_burst(bytes: usize) -> *mut u8;
     pub fn pk_burst_free(at: *mut u8);
@@ -74,8 +63,9 @@ unsafe extern "C" {
     );
     /// Takes the next skb for the guest. Null: there is none.
     pub fn pk_frame_next(port: Port, frame: *mut Frame) -> Skb;
-    /// Frees an skb for the guest, and counts it as sent, or as dropped.
-    pub fn pk_frame_done(port: Port, skb: Skb, sent: bool);
+    /// Copies an skb for the guest to `to`, counts it as sent, and frees it. `to` null: it is
+    /// dropped.
+    pub fn pk_frame_done(port: Port, skb: Skb, to: *mut u8);
     /// Number of skbs that wait for the guest.
     pub fn pk_frames_waiting(port: Port) -> u32;
 }

@@ -1,7 +1,7 @@
 //! A vif's back, as the driver's work item calls it: one thread at a time, which may sleep.
 //!
 //! ```text
-//!   new --> step, again and again --CONNECTED--> start_queues, say_connected --RECALL, FAILED--> stop_queues, step or close
+//!   new --> step, again and again --CONNECTED--> say_connected, start_queues --RECALL, FAILED--> stop_queues, step or close
 //!                                                                            --remove----------> stop_queues, end, free
 //! ```
 
@@ -88,7 +88,7 @@ fn vif(of: u16, handle: u32, queues: u32) -> BackVif<Machine> {
 
 /// Reads the front's xenbus state and makes the steps that it allows. Returns a PREGRANT_BACK_*:
 /// RECALL: call pregrant_back_stop_queues, then this again; CONNECTED: prepare the interface, and
-/// call pregrant_back_start_queues, pregrant_back_say_connected; FAILED: call
+/// call pregrant_back_say_connected, pregrant_back_start_queues; FAILED: call
 /// pregrant_back_stop_queues, pregrant_back_close.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_step(back: &mut Back) -> u32 {
@@ -169,6 +169,8 @@ pub unsafe extern "C" fn pregrant_back_stop_queues(back: &mut Back) -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_close(back: &mut Back) {
     let Back { p, bus, vif, why, .. } = back;
+    // Taken: a later close has its own reason.
+    let why = core::mem::take(why);
     let why = if why.text().is_empty() { "a queue has no thread" } else { why.text() };
     // Where the state cannot be written the directory is gone, or the next step writes it.
     let _ = vif.close(p, bus, Some(why));
@@ -227,12 +229,6 @@ pub extern "C" fn pregrant_back_rate(back: &mut Back) {
     if vif.bad_rate().is_some() {
         log::warn(p.device, format_args!("its key `rate` is invalid, and does not limit the guest"));
     }
-}
-
-/// Number of pages of the guest that are mapped.
-#[unsafe(no_mangle)]
-pub extern "C" fn pregrant_back_mapped(back: &Back) -> u32 {
-    back.vif.mapped_pages() as u32
 }
 
 /// Frees a back, which has been ended, or whose step has failed and which is closed.
