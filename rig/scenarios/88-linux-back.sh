@@ -19,12 +19,13 @@ serves_tcp() {
 dmesg -c > /dev/null
 before=$(tables)
 kernel_back
+# Not `vif`: `guest` sets that.
 linux_guest one 2
-id=$(xl domid one) vif=vif$(xl domid one).0
-grep -q fe:ff:ff:ff:ff:ff "/sys/class/net/$vif/address" || fail "$vif has another address"
-ethtool -i "$vif" | grep -q 'driver: pregrant_back' || fail "$vif is another driver's"
+id=$(xl domid one) own=vif$(xl domid one).0
+grep -q fe:ff:ff:ff:ff:ff "/sys/class/net/$own/address" || fail "$own has another address"
+ethtool -i "$own" | grep -q 'driver: pregrant_back' || fail "$own is another driver's"
 # As udev needs it, where a toolstack leaves its scripts to that.
-for variable in "vif=$vif" "script=/rig/vif-script" "XENBUS_PATH=backend/vif/$id/0"; do
+for variable in "vif=$own" "script=/rig/vif-script" "XENBUS_PATH=backend/vif/$id/0"; do
 	grep -qxF "$variable" "/sys/bus/xen-backend/devices/vif-$id-0/uevent" || { cat "/sys/bus/xen-backend/devices/vif-$id-0/uevent"; fail "no $variable in the uevent"; }
 done
 pings 10.9.0.2 20 || fail "$LOST of 20 pings lost"
@@ -33,21 +34,21 @@ ask one "ping -q -c 10 -i 0.2 10.9.0.1" || fail "the guest's pings: $ANSWER"
 ask one "iperf3 -s -D" || fail "iperf3 does not serve"
 for way in to from; do
 	dir=$([ $way = to ] && echo tx || echo rx)
-	bytes=$(count "$vif" $dir bytes) frames=$(count "$vif" $dir packets)
+	bytes=$(count "$own" $dir bytes) frames=$(count "$own" $dir packets)
 	rate=$(iperf 10.9.0.2 $([ $way = from ] && echo -R)) || fail "iperf3 $way the guest: $rate"
-	size=$((($(count "$vif" $dir bytes) - bytes) / ($(count "$vif" $dir packets) - frames)))
+	size=$((($(count "$own" $dir bytes) - bytes) / ($(count "$own" $dir packets) - frames)))
 	note "TCP $way the guest: $rate Mbit/s, $size bytes a frame"
 	[ $size -gt $GSO ] || fail "no GSO $way the guest: $size bytes a frame at MTU 1500"
 done
-has "$vif" tx0_grant_copies
-has "$vif" rx0_grant_copies
+has "$own" tx0_grant_copies
+has "$own" rx0_grant_copies
 both_ways "numbered frames" "$FRAMES"
 note "$_numbered"
-for link in xenbr0 "$vif"; do ip link set "$link" mtu 9000 || fail "no MTU of 9000 in dom0"; done
+for link in xenbr0 "$own"; do ip link set "$link" mtu 9000 || fail "no MTU of 9000 in dom0"; done
 ask one "ip link set eth0 mtu 9000 && ping -q -c 5 -s 8900 10.9.0.1" || fail "MTU 9000: $ANSWER"
 both_ways "MTU 9000" "$((FRAMES / 10))" --size 64..8972
 note "MTU 9000: $_numbered"
-for link in xenbr0 "$vif"; do ip link set "$link" mtu 1500; done
+for link in xenbr0 "$own"; do ip link set "$link" mtu 1500; done
 kernel_well
 
 # Another guest beside it, with two queues: frames from guest to guest, by the bridge.
@@ -76,14 +77,14 @@ over two || fail "the second guest does not end"
 serves_tcp
 for round in $(seq "$ROUNDS"); do
 	iperf3 -c 10.9.0.2 -t 60 > /run/iperf 2>&1 & _iperf=$!
-	within 20 flows "$vif" tx || { cat /run/iperf; fail "destroyed, $round: no traffic before: $_flow bytes in a second"; }
+	within 20 flows "$own" tx || { cat /run/iperf; fail "destroyed, $round: no traffic before: $_flow bytes in a second"; }
 	note "destroyed at $_flow bytes a second"
 	xl destroy one || fail "destroyed, $round"
 	kill $_iperf
 	over one || fail "destroyed, $round: the guest stays"
-	within 10 [ ! -e "/sys/class/net/$vif" ] || fail "destroyed, $round: $vif stays"
+	within 10 [ ! -e "/sys/class/net/$own" ] || fail "destroyed, $round: $own stays"
 	linux_guest one 2
-	id=$(xl domid one) vif=vif$(xl domid one).0
+	id=$(xl domid one) own=vif$(xl domid one).0
 	serves_tcp
 done
 note "destroyed under traffic and made again $ROUNDS times"
@@ -97,21 +98,21 @@ pings 10.9.0.2 10 || fail "after that $LOST of 10 pings lost"
 # Unbound and unloaded, with the guest there; and loaded again.
 echo "vif-$id-0" > /sys/bus/xen-backend/drivers/pregrant_back/unbind || fail "not unbound"
 rmmod pregrant_back || fail "the module stays"
-[ ! -e "/sys/class/net/$vif" ] || fail "unloaded, and $vif stays"
+[ ! -e "/sys/class/net/$own" ] || fail "unloaded, and $own stays"
 state=$(xenstore-read "/local/domain/0/backend/vif/$id/0/state")
 [ "$state" = 6 ] || fail "unloaded, and the back's state is $state"
 kernel_well
 kernel_back
 ask one "echo vif-0 > /sys/bus/xen/drivers/vif/unbind && echo vif-0 > /sys/bus/xen/drivers/vif/bind" || fail "the guest's driver, on the module again: $ANSWER"
-within 20 [ -e "/sys/class/net/$vif" ] || fail "loaded again: no $vif"
-vif=$vif XENBUS_PATH=/local/domain/0/backend/vif/$id/0 /rig/vif-script online
+within 20 [ -e "/sys/class/net/$own" ] || fail "loaded again: no $own"
+vif=$own XENBUS_PATH=/local/domain/0/backend/vif/$id/0 /rig/vif-script online
 ask one "within 20 [ -e /sys/class/net/eth0 ] && addresses 2" || fail "loaded again: $ANSWER"
 within 20 ping -q -c 1 -W 5 10.9.0.2 || fail "loaded again, and the guest does not answer"
 pings 10.9.0.2 10 || fail "loaded again: $LOST of 10 pings lost"
 both_ways "loaded again" "$((FRAMES / 10))"
 ask one end
 over one || fail "the guest does not end"
-within 10 [ ! -e "/sys/class/net/$vif" ] || fail "$vif stays"
+within 10 [ ! -e "/sys/class/net/$own" ] || fail "$own stays"
 rmmod pregrant_back || fail "the module stays"
 kernel_well
 after=$(tables)
