@@ -9,8 +9,8 @@
 //! docs/protocol 2.6); h is the headroom that the guest's XDP program asked for, else 0. It is
 //! placed only if all of its slots are there. Each request is read once.
 
-use super::{BATCH_SLOTS, Todo, bits, mask, within};
-use crate::array;
+use super::{BATCH_SLOTS, Todo, bits, mask};
+use crate::array::{self, within};
 use crate::error::PeerFault;
 use crate::net::ahead::{AHEAD, SHORT};
 use crate::net::checksum;
@@ -563,6 +563,7 @@ impl RxBatch {
     /// All answers, in ring order.
     #[inline(always)]
     pub fn answers(&self) -> &[RxResponse] {
+        debug_assert!(self.nr_rsps <= BATCH_SLOTS);
         self.rsps.get(..self.nr_rsps).unwrap_or_default()
     }
 

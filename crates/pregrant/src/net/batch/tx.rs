@@ -17,8 +17,8 @@
 //! What a peer may do: send any slots. The worst results are a fault, or a batch of errors. Every
 //! slot that was consumed is answered.
 
-use super::{BATCH_SLOTS, Thresholds, Todo, mask, within};
-use crate::array;
+use super::{BATCH_SLOTS, Thresholds, Todo, mask};
+use crate::array::{self, within};
 use crate::bounded::Bounded;
 use crate::error::PeerFault;
 use crate::net::gso::MIN_GSO_SIZE;
@@ -543,6 +543,7 @@ impl TxBatch {
     /// All answers, in ring order.
     #[inline(always)]
     pub fn answers(&self) -> &[TxResponse] {
+        debug_assert!(self.nr_rsps <= BATCH_SLOTS);
         self.rsps.get(..self.nr_rsps).unwrap_or_default()
     }
 

@@ -26,8 +26,9 @@
 //! What a guest may do: change the payload at any time, but no head, length or place. It can name a
 //! page twice: both frames then have the bytes that are there when they are read.
 
+use crate::array::within;
 use crate::bounded::{Bounded, BoundedQueue};
-use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits, within};
+use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
 use alloc::boxed::Box;

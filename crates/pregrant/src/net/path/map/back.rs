@@ -10,8 +10,9 @@
 //! its pages stay mapped, and all of its frames unanswered: so no more pages are kept than the ring
 //! has slots, for which there is memory from the beginning.
 
+use crate::array::within;
 use crate::bounded::Bounded;
-use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits, within};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HEAD_BYTES, may_be_zero_copy};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};

@@ -9,10 +9,11 @@
 //! two RX frames (either frame may be in it in the end: those whose pages are mapped are written
 //! first).
 
+use crate::array::within;
 use crate::bounded::Bounded;
 use crate::grants::{MappedPages, MappedStats, PURGED_AT_ONCE};
 use crate::net::ahead::SHORT;
-use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits, within};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HeldFrames, Place};
 use crate::platform::{Access, PeerMem, Platform};
