@@ -491,6 +491,9 @@ impl TxBatch {
                 self.no_frame |= 1 << i;
                 let has_room = self.multicast.push((rsp0 as u16, ask)).is_ok();
                 debug_assert!(has_room, "one for each frame at most");
+                if !has_room {
+                    self.fail(i, arena);
+                }
             }
             Outcome::Drop => {
                 let _ = arena.room(0, Offload::default());
