@@ -227,7 +227,8 @@ const KEY: [u8; 40] = [
 const HASH: Extra = Extra::Hash { hash_type: 1, algorithm: 1, value: 0x51cc_c178 };
 
 fn hashing(g: &mut RxGame) {
-    let hash = &mut g.control.lock().hash;
+    let mut control = g.control.lock();
+    let hash = control.hash_mut();
     let _ = (hash.set_algorithm(1), hash.set_flags(0xF), hash.set_key(&KEY));
     assert!(hash.is_on());
 }
@@ -256,7 +257,7 @@ fn frames_carry_the_hash_that_was_asked_for() {
         assert_eq!(frames[3].slots[0].flags, RXF_EXTRA_INFO | RXF_MORE_DATA);
         assert_eq!(g.model.in_flight(), 20 - (1 + 1) - (3 + 2) - 1 - (2 + 1), "a slot for each extra info");
         // Turned off: no more.
-        let _ = g.control.lock().hash.set_flags(0);
+        let _ = g.control.lock().hash_mut().set_flags(0);
         g.port.gives.push_back((tcp(to, 60), Offload::default()));
         assert_eq!(g.run(), Ok(()));
         assert_eq!(g.model.frames().expect("by the rules")[0].extras, []);

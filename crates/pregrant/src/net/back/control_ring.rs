@@ -83,13 +83,11 @@ impl<P: Platform> CtrlRing<P> {
         self.ring.unanswered()
     }
 
-    /// Executes requests of domain `of`, whose vif has `queues` queues. With `grefs` also requests
-    /// about tables of mapped pages.
+    /// Executes requests of domain `of`. With `grefs` also requests about tables of mapped pages.
     pub fn poll(
         &mut self,
         p: &P,
         of: DomId,
-        queues: usize,
         control: &SharedControl,
         mut grefs: Option<&mut GrefRequests<P>>,
     ) -> Result<Polled, PeerFault> {
@@ -116,12 +114,13 @@ impl<P: Platform> CtrlRing<P> {
                         self.rsp_prod().wrapping_add(1),
                     ),
                     None => {
-                        control.lock().grefs.take(&mut grefs.unanswered().copied().collect());
+                        let mut taken = grefs.unanswered().copied().collect();
+                        control.lock().grefs.take(&mut taken);
                         self.answer_due(p, of, control, grefs);
                         continue;
                     }
                 },
-                _ => control.answer(p, of, queues, &request, self.rsp_prod().wrapping_add(1)),
+                _ => control.answer(p, of, &request, self.rsp_prod().wrapping_add(1)),
             };
             self.publish(p, answer);
         }
@@ -147,8 +146,9 @@ impl<P: Platform> CtrlRing<P> {
     /// Answers requests that a predecessor took, if this back has no tables of mapped pages.
     pub fn refuse(&mut self, p: &P, of: DomId, control: &SharedControl, taken: &[CtrlRequest]) {
         for (k, request) in taken.iter().enumerate().take(self.ring.unanswered() as usize) {
-            control.lock().grefs.take(&mut taken[k + 1..].to_vec());
-            let answer = control.answer(p, of, 0, request, self.rsp_prod().wrapping_add(1));
+            let mut later = taken[k + 1..].to_vec();
+            control.lock().grefs.take(&mut later);
+            let answer = control.answer(p, of, request, self.rsp_prod().wrapping_add(1));
             self.publish(p, answer);
         }
     }

@@ -54,7 +54,7 @@ impl DerefMut for ControlGuard<'_> {
 
 impl ControlGuard<'_> {
     /// Queues must copy the settings again.
-    pub(super) fn changes(&mut self) {
+    pub(super) fn mark_changed(&mut self) {
         self.is_changed = true;
     }
 }
@@ -81,19 +81,19 @@ impl SharedControl {
         Some(ControlGuard { control: self.control.try_lock()?, shared: self, is_changed: changes })
     }
 
-    /// Executes a control request of domain `of`, whose vif has `queues` queues. Returns the
-    /// answer, which is kept with the state as the one before `rsp_prod`. The caller must publish
-    /// it next. The guest's page is read, and memory is allocated, without the lock.
+    /// Executes a control request of domain `of`. Returns the answer, which is kept with the state
+    /// as the one before `rsp_prod`. The caller must publish it next. The guest's page is read, and
+    /// memory is allocated and freed, without the lock.
     pub fn answer<P: Platform>(
         &self,
         p: &P,
         of: DomId,
-        queues: usize,
         request: &CtrlRequest,
         rsp_prod: u32,
     ) -> CtrlResponse {
-        let checks = |count, first| self.control.lock().hash.check_mapping(count, first);
-        let mut asked = Asked::of_request(p, of, queues, request, checks);
+        let checks = |count, first| self.control.lock().hash().check_mapping(count, first);
+        let may_steer = self.control.lock().may_steer();
+        let mut asked = Asked::of_request(p, of, may_steer, request, checks);
         self.lock().answer(&mut asked, rsp_prod)
     }
 

@@ -207,7 +207,7 @@ impl<P: Platform> TxQueue<P> {
         let Some(credit) = locked.credit.as_mut() else { return Ok(None) };
         let todo = self.take_within(credit, clock, arena)?;
         if self.batch.no_frame != 0 {
-            locked.changes();
+            locked.mark_changed();
             self.execute(&mut locked);
         }
         Ok(Some(todo))
