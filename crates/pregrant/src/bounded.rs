@@ -51,9 +51,9 @@ impl<T> Bounded<T> {
     }
 
     /// Appends an item for which the caller knows that there is room. Where it was wrong, a test
-    /// ends, and otherwise the item is dropped: so this is for what may be lost, as a mapping, which
-    /// is unmapped then, or a frame's token, without which the frame stays unanswered. For all else
-    /// there is [`push`](Self::push).
+    /// ends, and otherwise the item is dropped: so this is for what may be lost, as a mapping,
+    /// which is unmapped then, or a frame's token, without which the frame stays unanswered. For
+    /// all else there is [`push`](Self::push).
     #[inline(always)]
     pub fn put(&mut self, item: T) {
         let has_room = self.push(item).is_ok();

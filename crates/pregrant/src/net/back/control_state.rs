@@ -150,13 +150,15 @@ impl Control {
     }
 
     /// Copies the part of the state that RX needs, where `to` differs: the hash settings are long.
-    pub(super) fn copy_settings(&self, to: &mut GuestSettings) {
+    /// Returns the steering that `to` had before, to be freed without the lock.
+    pub(super) fn copy_settings(&self, to: &mut GuestSettings) -> Option<Arc<dyn Steering>> {
         to.multicast.copy_from(&self.multicast);
-        if to.steered != self.steered {
-            to.hash.copy_from(&self.hash);
-            to.steering.clone_from(&self.steering);
-            to.steered = self.steered;
+        if to.steered == self.steered {
+            return None;
         }
+        to.hash.copy_from(&self.hash);
+        to.steered = self.steered;
+        mem::replace(&mut to.steering, self.steering.clone())
     }
 
     /// Executes the MCAST extras of a batch; calls `refused` for each that fails. The result is
@@ -289,4 +291,60 @@ fn read_page<P: Platform>(p: &P, of: DomId, gref: u32, to: &mut [u8]) -> bool {
     gref != GrantRef::NONE.0
         && p.peer().copy(of, LocalBytes::FromPeer(to), &mut ops).is_ok()
         && ops[0].status == GrantStatus::OKAY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request that sets the hash types, with or without memory for a steering.
+    fn set_flags(flags: u32, with_memory: bool) -> Asked {
+        let request = CtrlRequest { id: 1, msg_type: CtrlType::SetHashFlags.raw(), data: [flags, 0, 0] };
+        let page = Ok(PageBytes { bytes: [0; MAPPING_MAX * 4], len: 0 });
+        Asked { request, page, steering: with_memory.then(Arc::default), replaced: None }
+    }
+
+    fn hashing(queues: usize) -> Control {
+        let mut control = Control::default();
+        control.set_queues(queues);
+        control.begin(0, MulticastList::default());
+        assert_eq!(control.hash_mut().set_algorithm(1), CtrlStatus::Success);
+        control
+    }
+
+    #[test]
+    fn a_steering_is_freed_by_who_asked_or_copied_and_not_under_the_lock() {
+        let mut control = hashing(2);
+        let mut settings = GuestSettings::default();
+        let mut last = None;
+        for flags in [1, 3, 0] {
+            let mut asked = set_flags(flags, true);
+            control.answer(&mut asked, 1);
+            let steering = control.steering.clone();
+            let addresses = |of: &Option<Arc<dyn Steering>>| of.as_ref().map(|s| Arc::as_ptr(s).addr());
+            assert_eq!(addresses(&asked.replaced), addresses(&last), "types {flags}");
+            assert_eq!(addresses(&control.copy_settings(&mut settings)), addresses(&last));
+            assert_eq!((steering.is_some(), asked.steering.is_some()), (flags != 0, flags == 0));
+            last = steering;
+        }
+    }
+
+    #[test]
+    fn hash_settings_are_copied_where_they_have_changed() {
+        let mut control = hashing(1);
+        let mut settings = GuestSettings::default();
+        control.answer(&mut set_flags(1, false), 1);
+        assert!(control.copy_settings(&mut settings).is_none() && settings.hash.is_on());
+        assert!(settings.steering.is_none(), "one queue is no choice");
+        // What the copy alone has stays as long as no request changes the settings.
+        assert_eq!(settings.hash.set_flags(0xF), CtrlStatus::Success);
+        control.multicast.request(true);
+        control.copy_settings(&mut settings);
+        control.answer(&mut set_flags(0x10, false), 2); // refused
+        control.copy_settings(&mut settings);
+        assert_eq!((settings.hash.flags(), settings.multicast.filters()), (0xF, true));
+        control.answer(&mut set_flags(3, false), 3);
+        control.copy_settings(&mut settings);
+        assert_eq!(settings.hash, control.hash);
+    }
 }

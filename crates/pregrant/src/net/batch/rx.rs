@@ -180,16 +180,13 @@ impl RxAccepts {
             return true;
         }
         // Most bursts have no work at all, which is seen without a branch for each frame.
-        let work = |desc: &FrameDesc| u8::from(desc.offload.csum_blank) | desc.offload.gso_type;
-        if burst.frames.iter().fold(0, |all, desc| all | work(desc)) == 0 {
+        let work = |offload: Offload| u8::from(offload.csum_blank) | offload.gso_type;
+        if burst.frames.iter().fold(0, |all, desc| all | work(desc.offload)) == 0 {
             return false;
         }
         // Another guest claims what it likes about its frames, and a port may pass that on.
-        burst.frames.iter().filter(|desc| work(desc) != 0).any(|desc| {
-            let at = desc.at as usize;
-            let frame = burst.bytes.get(at..at + desc.len as usize).unwrap_or_default();
-            IpHeaders::parse(frame).is_ok_and(|ip| !ip.is_plain())
-        })
+        let mut with_work = burst.iter().filter(|(_, offload)| work(*offload) != 0);
+        with_work.any(|(frame, _)| IpHeaders::parse(frame).is_ok_and(|ip| !ip.is_plain()))
     }
 
     /// Completes frames with work that this front does not accept, and work that netif cannot

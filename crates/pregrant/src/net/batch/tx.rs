@@ -7,7 +7,8 @@
 //!                 rsps: one for each ring slot, in ring order, extras as NULL
 //! ```
 //!
-//! Each request is copied from the ring once, and the copies are validated by the rules of
+//! Each request is copied from the ring once for each time that it is taken (a batch that finds the
+//! control state locked goes back to its ring), and the copies are validated by the rules of
 //! docs/protocol 2.6, which distinguish three kinds of errors: a frame that is dropped and answered
 //! with ERROR, a failed grant operation (found later by the path), and a fault that closes the
 //! device ([`PeerFault`]). A batch has at most 64 frames. No frame is started without room for the
