@@ -167,7 +167,7 @@ fn kept_frames_are_answered_late_one_by_one() {
         run(&mut g, &domains, &mut port).unwrap();
         put(&mut g, &[(10, 0, 4096)]);
         run(&mut g, &domains, &mut port).unwrap();
-        assert_eq!((port.seen.len(), port.shelf.kept.lock().unwrap().len()), (4, 3), "{by:?}");
+        assert_eq!((port.seen.len(), port.shelf.kept().len()), (4, 3), "{by:?}");
         assert!(
             !g.back.is_late() && g.back.final_check() == Ok(false),
             "a worker that waits for a port sleeps"
