@@ -148,7 +148,7 @@ fn requests_wake_the_back(front: Without, back: Without) {
         };
         for n in 0..2 {
             ring.push(&request(n));
-            send_if(event, ring.publish());
+            send_if(&event, ring.publish());
         }
         sleeper.join().unwrap();
     });
@@ -172,7 +172,7 @@ fn answers_wake_the_front(front: Without, back: Without, batch: u32) {
         assert_eq!(peer.available(2), Ok(2));
         peer.consume(2);
         for n in 0..2 {
-            send_if(event, peer.answer(&[response(n)]));
+            send_if(&event, peer.answer(&[response(n)]));
         }
         sleeper.join().unwrap();
     });
@@ -190,7 +190,7 @@ fn both_ends_sleep(size: usize, count: u32, preemptions: usize) {
             thread::spawn(move || {
                 for n in 0..count {
                     take_requests(&mut peer, &to_back, n, 1);
-                    send_if(to_front, peer.answer(&[response(n)]));
+                    send_if(&to_front, peer.answer(&[response(n)]));
                 }
             })
         };
@@ -200,7 +200,7 @@ fn both_ends_sleep(size: usize, count: u32, preemptions: usize) {
                 ring.push(&request(asked));
                 asked += 1;
             }
-            send_if(to_back, ring.publish());
+            send_if(&to_back, ring.publish());
             take_answers(&mut ring, &to_front, answered, 1, 1);
             answered += 1;
         }
