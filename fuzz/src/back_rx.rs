@@ -91,8 +91,9 @@ impl Game {
         }
         if bits & 64 != 0 {
             let mut control = control.lock();
-            let set = [control.hash.set_algorithm(1), control.hash.set_flags(tape.u8().into())];
-            let key = control.hash.set_key(tape.bytes(40));
+            let hash = control.hash_mut();
+            let set = [hash.set_algorithm(1), hash.set_flags(tape.u8().into())];
+            let key = hash.set_key(tape.bytes(40));
             assert!(set[0] == CtrlStatus::Success && key == CtrlStatus::Success);
         }
         let (front_ring, back_ring) = domains.ring::<NetRx>();
@@ -256,8 +257,8 @@ impl Game {
         }
         let gso = Extra::Gso { size: offload.gso_size, gso_type: offload.gso_type };
         let mut extras = if offload.gso_type == 0 { vec![] } else { vec![gso] };
-        if self.control.lock().hash.is_on() {
-            extras.extend(self.control.lock().hash.hash(&bytes).map(FrameHash::extra));
+        if self.control.lock().hash().is_on() {
+            extras.extend(self.control.lock().hash().hash(&bytes).map(FrameHash::extra));
         }
         Some(Due { bytes, offload, extras })
     }

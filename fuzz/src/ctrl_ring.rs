@@ -88,6 +88,7 @@ impl Game {
             domains,
         };
         let control = SharedControl::default();
+        control.lock().set_queues(queues);
         control.lock().keep(ControlPage::new(game.page.clone()).expect("a page"));
         let ring = game.attach(None).expect("a fresh ring");
         control.lock().begin(ring.rsp_prod(), MulticastList::default());
@@ -183,7 +184,7 @@ impl Game {
             let before: Vec<[u32; 4]> =
                 (0..shown.min(SLOTS)).map(|k| self.ring.read::<4>(self.cons.wrapping_add(k))).collect();
             let start = self.cons;
-            match ring.poll(&self.domains.host, GUEST, self.queues, control, None) {
+            match ring.poll(&self.domains.host, GUEST, control, None) {
                 Ok(polled) => moved = polled == Polled::More,
                 Err(e) => {
                     assert!(shown > SLOTS, "{e} where there is no fault");
@@ -221,11 +222,12 @@ impl Game {
         if kept {
             let request = CtrlRequest::from_words(self.ring.read::<4>(self.cons));
             let next = self.cons.wrapping_add(1);
-            let answer = control.answer(&self.domains.host, GUEST, self.queues, &request, next);
+            let answer = control.answer(&self.domains.host, GUEST, &request, next);
             assert_eq!(answer, self.rules.answer(&self.domains, self.queues, request));
         }
         drop((ring, control));
         let control = SharedControl::default();
+        control.lock().set_queues(self.queues);
         control.lock().keep(ControlPage::new(self.page.clone()).expect("a page"));
         let last = control.lock().resume();
         assert!(last.is_some(), "what was kept is there");
@@ -244,8 +246,8 @@ impl Game {
         let Some((_, control)) = &self.back else { return };
         let control = control.lock();
         let r = &self.rules;
-        assert_eq!(control.hash.is_on(), r.toeplitz && r.flags != 0);
-        assert_eq!(control.hash.mapping().iter().map(|q| u32::from(*q)).collect::<Vec<_>>(), r.table);
+        assert_eq!(control.hash().is_on(), r.toeplitz && r.flags != 0);
+        assert_eq!(control.hash().mapping().iter().map(|q| u32::from(*q)).collect::<Vec<_>>(), r.table);
         let ports = tape.u8();
         let (mut frame, mut input) = ([0; 74], [0; 12]);
         frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 60, 0, 0, 0, 0, 64, 6]);
@@ -253,7 +255,7 @@ impl Game {
             *byte = ports.wrapping_mul(k as u8 + 1);
         }
         frame[26..38].copy_from_slice(&input);
-        let found = control.hash.hash(&frame);
+        let found = control.hash().hash(&frame);
         let due = match r.flags {
             f if f & 2 != 0 => Some((1, r.hash(&input))),
             f if f & 1 != 0 => Some((0, r.hash(&input[..8]))),
@@ -261,7 +263,7 @@ impl Game {
         };
         assert_eq!(found.map(|h| (h.hash_type, h.value)), due);
         let hash = found.map_or(0, |h| h.value);
-        let queue = control.hash.queue(hash, self.queues);
+        let queue = control.hash().queue(hash, self.queues);
         let n = r.table.len();
         let table = if n == 0 { hash as usize } else { r.table[hash as usize % n] as usize };
         assert_eq!(queue, table % self.queues);

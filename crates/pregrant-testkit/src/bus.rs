@@ -7,7 +7,7 @@
 
 use pregrant::net::back::BackVif;
 use pregrant::net::front::FrontVif;
-use pregrant::platform::local::LocalDomain;
+use pregrant::platform::Platform;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::key_source::{KeySource, Pairs};
@@ -87,9 +87,9 @@ pub fn device() -> (MapBus, MapBus) {
 }
 
 /// Makes steps of both ends until neither has anything to do.
-pub fn connect(
-    (g, front, fb): (&LocalDomain, &mut FrontVif<LocalDomain>, &mut MapBus),
-    (h, back, bb): (&LocalDomain, &mut BackVif<LocalDomain>, &mut MapBus),
+pub fn connect<G: Platform, H: Platform>(
+    (g, front, fb): (&G, &mut FrontVif<G>, &mut MapBus),
+    (h, back, bb): (&H, &mut BackVif<H>, &mut MapBus),
 ) {
     for _ in 0..8 {
         back.step(h, bb, &mut |_, _| None).expect("an honest front");

@@ -19,7 +19,7 @@
 //!   maps), [`own_grants`] and [`ruled_domain`] (a domain, some of whose calls a test answers).
 //! - A peer that a test plays itself: [`model_front`] (a front, which checks the back's answers),
 //!   [`raw_back`] (a back, whose words a test writes), [`mutator`] (memory that changes while it is
-//!   read).
+//!   read), [`shelf`] (a network that keeps frames).
 //! - Disks: [`shared_disk`] (handles to one model), [`model_disk`] (a model with a volatile cache).
 //! - `store_model` (feature `store-model`): a plain xenstored to compare ours with.
 //! - How tests run: [`skip`], [`rounds`], [`counting`] (an allocator that counts),
@@ -37,6 +37,7 @@ pub mod raw_back;
 pub mod rounds;
 pub mod ruled_domain;
 pub mod shared_disk;
+pub mod shelf;
 pub mod skip;
 #[cfg(feature = "store-model")]
 pub mod store_model;

@@ -28,6 +28,12 @@ impl<T> Bounded<T> {
         Self(Vec::new())
     }
 
+    /// Number of items for which there is memory.
+    #[inline(always)]
+    pub fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
     /// Number of further items for which there is room.
     #[inline(always)]
     pub fn room(&self) -> usize {
@@ -42,6 +48,22 @@ impl<T> Bounded<T> {
         }
         self.0.push(item);
         Ok(())
+    }
+
+    /// Appends an item for which the caller knows that there is room. Where it was wrong, a test
+    /// ends, and otherwise the item is dropped: so this is for what may be lost, as a mapping,
+    /// which is unmapped then, or a frame's token, without which the frame stays unanswered. For
+    /// all else there is [`push`](Self::push).
+    #[inline(always)]
+    pub fn put(&mut self, item: T) {
+        let has_room = self.push(item).is_ok();
+        debug_assert!(has_room, "a list has room for what is put there");
+    }
+
+    /// Removes the last item.
+    #[inline(always)]
+    pub fn pop(&mut self) -> Option<T> {
+        self.0.pop()
     }
 
     /// Removes item `k`. The last one takes its place.
@@ -69,7 +91,7 @@ impl<T> Bounded<T> {
         self.0.truncate(len);
     }
 
-    /// The list for a function that removes all items.
+    /// The list for a platform that unmaps all of its items.
     pub fn to_drain(&mut self) -> &mut Vec<T> {
         &mut self.0
     }
@@ -85,13 +107,6 @@ impl<'a, T> IntoIterator for &'a Bounded<T> {
     type IntoIter = core::slice::Iter<'a, T>;
     fn into_iter(self) -> Self::IntoIter {
         self.0.iter()
-    }
-}
-
-impl<T> From<Vec<T>> for Bounded<T> {
-    /// The items, with the room that the list has.
-    fn from(items: Vec<T>) -> Self {
-        Self(items)
     }
 }
 
@@ -142,6 +157,13 @@ impl<T> BoundedQueue<T> {
         Ok(())
     }
 
+    /// Appends an item for which the caller knows that there is room: see [`Bounded::put`].
+    #[inline(always)]
+    pub fn put(&mut self, item: T) {
+        let has_room = self.push_back(item).is_ok();
+        debug_assert!(has_room, "a queue has room for what is put there");
+    }
+
     /// Removes the first item.
     #[inline(always)]
     pub fn pop_front(&mut self) -> Option<T> {
@@ -182,12 +204,20 @@ mod tests {
     fn what_has_no_room_comes_back() {
         let mut list = Bounded::new(2);
         let most = list.room();
+        assert_eq!(list.capacity(), most);
         for k in 0..most {
             assert_eq!((list.push(k), list.room()), (Ok(()), most - k - 1));
         }
         assert_eq!((list.push(7), list.len()), (Err(7), most));
         assert_eq!((list.take(0), list.push(8), list.push(9)), (Some(0), Ok(()), Err(9)));
         assert_eq!(Bounded::without_room().push(1), Err(1));
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "room")]
+    fn what_is_put_has_room() {
+        Bounded::without_room().put(1);
     }
 
     #[test]
@@ -208,6 +238,9 @@ mod tests {
         assert_eq!((list.take(1), list[..].to_vec()), (Some(1), Vec::from([0, 3, 2])));
         assert_eq!((list.take(2), list[..].to_vec()), (Some(2), Vec::from([0, 3])));
         list.truncate(1);
-        assert_eq!((list.take(0), list.take(0), list.into_vec()), (Some(0), None, Vec::new()));
+        assert_eq!((list.take(0), list.take(0), list.pop()), (Some(0), None, None));
+        list.put(7);
+        list.put(8);
+        assert_eq!((list.pop(), list.into_vec()), (Some(8), Vec::from([7])));
     }
 }

@@ -27,6 +27,7 @@ mod owner;
 mod sink;
 mod source;
 
+use crate::array::within;
 use crate::burst_buffer::BurstBuffer;
 use crate::units::PAGE_SIZE;
 use alloc::boxed::Box;
@@ -172,12 +173,6 @@ impl Cursor {
     }
 }
 
-/// The place of frame `i` in a list of [`BURST_FRAMES`].
-#[inline(always)]
-const fn slot_of(i: usize) -> usize {
-    i & (BURST_FRAMES - 1)
-}
-
 impl Default for Arena {
     fn default() -> Self {
         Self::new()
@@ -262,7 +257,7 @@ impl Arena {
         for desc in frames.iter().take(BURST_FRAMES) {
             let end = desc.at as usize + desc.len as usize;
             if end <= bytes.len() {
-                self.frames[slot_of(self.n)] = *desc;
+                self.frames[within::<BURST_FRAMES>(self.n)] = *desc;
                 self.n += 1;
                 self.used = self.used.max((end + 63) & !63);
             }
@@ -323,7 +318,8 @@ impl Arena {
     /// `cursor` [has room](Cursor::has_room).
     #[inline(always)]
     pub fn place(&mut self, cursor: &mut Cursor, len: usize, offload: Offload) {
-        self.frames[slot_of(cursor.n)] = FrameDesc { at: cursor.used as u32, len: len as u32, offload };
+        self.frames[within::<BURST_FRAMES>(cursor.n)] =
+            FrameDesc { at: cursor.used as u32, len: len as u32, offload };
         cursor.n += 1;
         cursor.used = (cursor.used + len + 63) & !63;
     }
@@ -345,7 +341,7 @@ impl Arena {
             return None;
         }
         let bytes = self.bytes.get_mut(at..)?.get_mut(..len)?;
-        self.frames[slot_of(self.n)] = FrameDesc { at: at as u32, len: len as u32, offload };
+        self.frames[within::<BURST_FRAMES>(self.n)] = FrameDesc { at: at as u32, len: len as u32, offload };
         self.n += 1;
         self.used = (at + len + 63) & !63;
         Some(bytes)
@@ -428,7 +424,7 @@ impl Arena {
     /// The position of frame `i`.
     #[inline(always)]
     pub fn desc(&self, i: usize) -> FrameDesc {
-        self.frames[slot_of(i)]
+        self.frames[within::<BURST_FRAMES>(i)]
     }
 
     /// The `len` bytes at `at`. None: there are not that many.
@@ -564,7 +560,8 @@ impl<'a> ZeroCopyBurst<'a> {
     #[inline(always)]
     pub fn head(&self, i: usize) -> &[u8] {
         let desc = self.arena.desc(i);
-        let len = if self.is_whole(i) { desc.len } else { u32::from(self.heads[slot_of(i)]).min(desc.len) };
+        let head = u32::from(self.heads[within::<BURST_FRAMES>(i)]);
+        let len = if self.is_whole(i) { desc.len } else { head.min(desc.len) };
         self.arena.bytes.get(desc.at as usize..(desc.at + len) as usize).unwrap_or_default()
     }
 

@@ -21,7 +21,9 @@ pub type LockGuard<'a, T> = loom::sync::MutexGuard<'a, T>;
 #[cfg(not(loom))]
 pub type LockGuard<'a, T> = spin::MutexGuard<'a, T>;
 
-/// A lock that is held for a few memory accesses: never over a call of the platform.
+/// A lock that is held while one of two sides reads and writes what they share: a few kilobytes at
+/// most, and for a vif with a `rate` the slots of a batch and the clock. No page is mapped, copied
+/// or unmapped meanwhile.
 ///
 /// ```text
 ///   control       lock(): waits for the other, which is at most that long

@@ -1,6 +1,6 @@
 //! What a vif's control and a queue's worker share, under every order of their memory accesses that
-//! the C11 model allows (`cargo xtask ci loom`): lists of pages (`gref_mapping::exchange`), and the
-//! settings (`shared_control`).
+//! the C11 model allows with at most three preemptions (`cargo xtask ci loom`): lists of pages
+//! (`gref_mapping::exchange`), and the settings (`shared_control`).
 //!
 //! ```text
 //!   control: list --lock--> exchange, generation, event        worker: generation? try_lock --> table
@@ -11,8 +11,10 @@
 //! test of a list that is announced too early expects that.
 #![cfg(loom)]
 
-use loom::sync::{Condvar, Mutex};
+mod loom_event;
+
 use loom::thread;
+use loom_event::{Event, explore};
 use pregrant::GrantRef;
 use pregrant::net::back::SharedControl;
 use pregrant::net::back::guest_settings::GuestSettings;
@@ -23,33 +25,7 @@ use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
 use pregrant::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// A pending bit that outlives the moment of the notification.
-#[derive(Default)]
-struct Event {
-    pending: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Event {
-    fn send(&self) {
-        *self.pending.lock().unwrap() = true;
-        self.changed.notify_one();
-    }
-
-    fn sleep(&self) {
-        let mut pending = self.pending.lock().unwrap();
-        while !*pending {
-            pending = self.changed.wait(pending).unwrap();
-        }
-        *pending = false;
-    }
-}
-
-fn check(model: impl Fn() + Send + Sync + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
+const PREEMPTIONS: Option<usize> = Some(3);
 
 /// A queue, as control and its worker see it.
 #[derive(Default)]
@@ -70,7 +46,7 @@ impl Queue {
 /// Control adds two lists, and wants one back. `early`: it announces the last two before they are
 /// there.
 fn lists(early: bool) {
-    check(move || {
+    explore(PREEMPTIONS, move || {
         let queue = Arc::new(Queue::default());
         let worker = {
             let queue = queue.clone();
@@ -122,7 +98,7 @@ fn a_list_that_is_announced_before_it_is_there_is_slept_over() {
 /// settings: both changes are there in the end, in the state and in the copy.
 #[test]
 fn settings_of_both_are_kept_and_copied() {
-    check(|| {
+    explore(PREEMPTIONS, || {
         let (control, event) = (Arc::new(SharedControl::default()), Arc::new(Event::default()));
         control.lock().offer_multicast(true);
         let mac = MacAddr([1, 0, 0x5E, 0, 0, 1]);

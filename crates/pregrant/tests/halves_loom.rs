@@ -10,9 +10,12 @@
 //! away, and expects loom to find the fault.
 #![cfg(loom)]
 
+mod loom_event;
+
+use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicU32, Ordering};
-use loom::sync::{Condvar, Mutex};
 use loom::thread;
+use loom_event::{Event, explore};
 use pregrant::net::front::link::Link;
 use pregrant::ring::{BackRing, FrontRing, NetRx, NetTx, Notify, RingKind, RingMem, Word};
 use pregrant::wire::netif::{RSP_OKAY, RxRequest, RxResponse, TxRequest, TxResponse};
@@ -64,31 +67,9 @@ impl<K: RingKind> RingMem for Cells<K> {
     }
 }
 
-/// A pending bit that outlives the moment of the notification.
-#[derive(Default)]
-struct Event {
-    pending: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Event {
-    fn send(&self) {
-        *self.pending.lock().unwrap() = true;
-        self.changed.notify_one();
-    }
-
-    fn send_if(&self, notify: Notify) {
-        if notify.wanted() {
-            self.send();
-        }
-    }
-
-    fn sleep(&self) {
-        let mut pending = self.pending.lock().unwrap();
-        while !*pending {
-            pending = self.changed.wait(pending).unwrap();
-        }
-        *pending = false;
+fn send_if(event: &Event, notify: Notify) {
+    if notify.wanted() {
+        event.send();
     }
 }
 
@@ -153,9 +134,7 @@ fn poller(queue: &Queue, mut rx: FrontRing<NetRx, Cells<NetRx>>) {
 }
 
 fn both_halves_wait(late: bool) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.check(move || {
+    explore(Some(2), move || {
         let (ours, theirs) = Cells::<NetTx>::pair();
         let mut tx = FrontRing::new(ours);
         tx.push(&TxRequest::default());
@@ -182,10 +161,10 @@ fn both_halves_wait(late: bool) {
         };
         assert_eq!(back_tx.available(1), Ok(1));
         back_tx.consume(1);
-        queue.link.tx_chan().send_if(back_tx.answer(&[TxResponse { id: 0, status: RSP_OKAY }]));
+        send_if(queue.link.tx_chan(), back_tx.answer(&[TxResponse { id: 0, status: RSP_OKAY }]));
         assert_eq!(back_rx.available(1), Ok(1));
         back_rx.consume(1);
-        queue.link.tx_chan().send_if(back_rx.answer(&[RxResponse::default()]));
+        send_if(queue.link.tx_chan(), back_rx.answer(&[RxResponse::default()]));
         sends.join().unwrap();
         polls.join().unwrap();
     });

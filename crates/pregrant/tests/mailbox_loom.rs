@@ -11,9 +11,10 @@
 #![cfg(loom)]
 
 mod grant_loom;
+mod loom_event;
 
-use loom::sync::{Condvar, Mutex};
 use loom::thread;
+use loom_event::{Event, explore};
 use std::sync::Arc;
 
 #[path = "../../pregrant-host/src/ports/switch/mailbox.rs"]
@@ -29,33 +30,12 @@ mod sync {
 
 use mailbox::{Reader, Waiting, Writer, mailbox};
 
-/// A worker's doorbell: it stays rung until the worker has slept.
-#[derive(Default)]
-struct Doorbell {
-    rung: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Doorbell {
-    fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
-        self.changed.notify_one();
-    }
-
-    fn sleep(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            rung = self.changed.wait(rung).unwrap();
-        }
-        *rung = false;
-    }
-}
-
 /// A reader, as its writers know it.
 #[derive(Default)]
 struct Inbox {
     waiting: Waiting,
-    doorbell: Doorbell,
+    /// A worker's doorbell: it stays rung until the worker has slept.
+    doorbell: Event,
 }
 
 /// The cases that are left out.
@@ -68,17 +48,11 @@ enum Without {
     Doorbell,
 }
 
-fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(model);
-}
-
 /// False: there is no room.
 fn post(to: &mut Writer<u32>, inbox: &Inbox, without: Without, mail: u32) -> bool {
     let is_in = to.post(mail).is_ok();
     if is_in && without != Without::Doorbell && inbox.waiting.is_over() {
-        inbox.doorbell.ring();
+        inbox.doorbell.send();
     }
     is_in
 }
@@ -110,7 +84,7 @@ fn take(boxes: &mut [Reader<u32>], inbox: &Inbox, without: Without, count: usize
 
 /// One writer posts `count` mails; the reader sleeps whenever it finds none.
 fn mail_wakes_the_reader(slots: usize, count: u32, without: Without) {
-    explore(3, move || {
+    explore(Some(3), move || {
         let inbox = Arc::new(Inbox::default());
         let (mut to, from) = mailbox(slots);
         let reader = {
@@ -134,7 +108,7 @@ fn no_mail_is_slept_over() {
 #[test]
 fn slots_are_used_again_and_what_finds_none_is_known() {
     const LAST: u32 = 9;
-    explore(3, || {
+    explore(Some(3), || {
         let inbox = Arc::new(Inbox::default());
         let (mut to, from) = mailbox(1);
         let (mut to_last, last) = mailbox(1);
@@ -159,7 +133,7 @@ fn slots_are_used_again_and_what_finds_none_is_known() {
 /// Two workers write to one reader, which has a mailbox of each.
 #[test]
 fn one_of_two_writers_wakes_the_reader() {
-    explore(2, || {
+    explore(Some(2), || {
         let inbox = Arc::new(Inbox::default());
         let (boxes, writers): (Vec<_>, Vec<_>) = (0..2)
             .map(|n| {
@@ -180,7 +154,7 @@ fn one_of_two_writers_wakes_the_reader() {
 /// and the reader never sleeps over one.
 #[test]
 fn what_is_recalled_is_not_lost_and_not_doubled() {
-    explore(3, || {
+    explore(Some(3), || {
         let inbox = Arc::new(Inbox::default());
         let (mut to, mut from) = mailbox::<Vec<u32>>(2);
         let reader = {
@@ -202,7 +176,7 @@ fn what_is_recalled_is_not_lost_and_not_doubled() {
             mail.push(n);
             to.post(mail).unwrap();
             if inbox.waiting.is_over() {
-                inbox.doorbell.ring();
+                inbox.doorbell.send();
             }
         }
         assert_eq!(reader.join().unwrap(), [0, 1, 2]);
@@ -213,7 +187,7 @@ fn what_is_recalled_is_not_lost_and_not_doubled() {
 /// too.
 #[test]
 fn mail_that_was_posted_before_is_seen_before() {
-    explore(3, || {
+    explore(Some(3), || {
         let (mut first, from_first) = mailbox(1);
         let (mut second, from_second) = mailbox(1);
         let reader = thread::spawn(move || {

@@ -11,14 +11,15 @@ use pregrant::net::path::gref_mapping::exchange::GrefExchange;
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{
-    Arena, Burst, Completions, FramePort, Offload, Offloads, Payload, Steering, Token, ZeroCopyBurst,
+    Arena, Burst, Completions, FramePort, Offload, Offloads, Payload, Steering, ZeroCopyBurst,
 };
 use pregrant::wire::netif_ctrl::CtrlType;
 use pregrant::{DomId, GrantRef};
 use pregrant_testkit::bus::{connect, device};
 use pregrant_testkit::counting::{Counting, calls};
+use pregrant_testkit::shelf::Shelf;
 use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains, Way};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
@@ -145,22 +146,6 @@ fn pages_that_come_and_go_allocate_nothing_at_a_queue() {
     }
 }
 
-/// The network: it keeps frames, and completes them later in another order.
-#[derive(Default)]
-struct Shelf {
-    kept: Mutex<Vec<Token>>,
-    done: Mutex<Vec<Token>>,
-}
-
-impl Completions for Shelf {
-    fn complete(&self, done: &mut Vec<Token>) {
-        done.append(&mut self.done.lock().expect("no panic"));
-    }
-    fn give_up(&self) {
-        self.kept.lock().expect("no panic").clear();
-    }
-}
-
 struct Keeps {
     shelf: Arc<dyn Completions>,
     tokens: Arc<Shelf>,
@@ -182,7 +167,7 @@ impl FramePort for Keeps {
         frames.map_payload();
         for i in 0..frames.len() {
             if let Some(token) = frames.hold(i, &self.shelf) {
-                self.tokens.kept.lock().expect("no panic").push(token);
+                self.tokens.kept().push(token);
                 self.kept += 1;
             }
         }
@@ -201,10 +186,7 @@ fn keep(way: Way, payload: Payload, len: usize, counts_from: u32, shares: bool) 
     let domains = TwoDomains::new();
     let mut ends = domains.tx(way, Granting::Standing, 0);
     let (mut burst, mut arena, control) = (Arena::new(), Arena::new(), SharedControl::default());
-    let tokens = Arc::new(Shelf::default());
-    for list in [&tokens.kept, &tokens.done] {
-        list.lock().expect("no panic").reserve(1024);
-    }
+    let tokens = Arc::new(Shelf::with_room(1024));
     let shelf: Arc<dyn Completions> = tokens.clone();
     let mut port = Keeps { shelf, tokens: Arc::clone(&tokens), payload, kept: 0 };
     let bytes = vec![9; len];
@@ -232,15 +214,14 @@ fn keep(way: Way, payload: Payload, len: usize, counts_from: u32, shares: bool) 
         }
         {
             // The newest are completed first, and some stay until the next round.
-            let mut kept = tokens.kept.lock().expect("no panic");
-            let stay = if round % 5 == 4 { 0 } else { kept.len().min(3) };
-            tokens.done.lock().expect("no panic").extend(kept.drain(stay..).rev());
+            let stay = if round % 5 == 4 { 0 } else { tokens.kept().len().min(3) };
+            tokens.finish_newest(stay);
         }
         ends.front.reclaim(&domains.guest, 1).expect("an honest back");
     }
     assert!(port.kept > 200, "{way:?}: only {} frames were kept", port.kept);
     assert_eq!(allocations, 0, "{way:?} allocates where the port keeps frames");
-    tokens.done.lock().expect("no panic").append(&mut tokens.kept.lock().expect("no panic"));
+    tokens.finish_newest(0);
     ends.back.drain(&domains.host, &ends.back_chan);
     ends.close(&domains);
 }

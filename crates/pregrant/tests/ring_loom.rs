@@ -11,9 +11,11 @@
 //! one ingredient away and expect loom to find the fault: they show that the models above can fail.
 #![cfg(loom)]
 
+mod loom_event;
+
 use loom::sync::atomic::{AtomicU32, Ordering};
-use loom::sync::{Condvar, Mutex};
 use loom::thread;
+use loom_event::{Event, explore};
 use pregrant::ring::{BackRing, FrontRing, NetTx, Notify, RingKind, RingMem, Word};
 use pregrant::wire::netif::{RSP_OKAY, TxRequest, TxResponse};
 use std::sync::Arc;
@@ -84,27 +86,9 @@ impl RingMem for Cells {
     }
 }
 
-/// One direction of an event channel: a pending bit that outlives the moment of the notification.
-#[derive(Default)]
-struct Event {
-    pending: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Event {
-    fn send_if(&self, notify: Notify) {
-        if notify.wanted() {
-            *self.pending.lock().unwrap() = true;
-            self.changed.notify_one();
-        }
-    }
-
-    fn sleep(&self) {
-        let mut pending = self.pending.lock().unwrap();
-        while !*pending {
-            pending = self.changed.wait(pending).unwrap();
-        }
-        *pending = false;
+fn send_if(event: &Event, notify: Notify) {
+    if notify.wanted() {
+        event.send();
     }
 }
 
@@ -151,12 +135,6 @@ fn take_answers(ring: &mut Front, event: &Event, first: u32, count: u32, batch: 
     }
 }
 
-fn explore(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.check(model);
-}
-
 /// The front publishes two requests one by one; the back sleeps whenever it finds none.
 fn requests_wake_the_back(front: Without, back: Without) {
     explore(Some(4), move || {
@@ -170,7 +148,7 @@ fn requests_wake_the_back(front: Without, back: Without) {
         };
         for n in 0..2 {
             ring.push(&request(n));
-            event.send_if(ring.publish());
+            send_if(&event, ring.publish());
         }
         sleeper.join().unwrap();
     });
@@ -194,7 +172,7 @@ fn answers_wake_the_front(front: Without, back: Without, batch: u32) {
         assert_eq!(peer.available(2), Ok(2));
         peer.consume(2);
         for n in 0..2 {
-            event.send_if(peer.answer(&[response(n)]));
+            send_if(&event, peer.answer(&[response(n)]));
         }
         sleeper.join().unwrap();
     });
@@ -212,7 +190,7 @@ fn both_ends_sleep(size: usize, count: u32, preemptions: usize) {
             thread::spawn(move || {
                 for n in 0..count {
                     take_requests(&mut peer, &to_back, n, 1);
-                    to_front.send_if(peer.answer(&[response(n)]));
+                    send_if(&to_front, peer.answer(&[response(n)]));
                 }
             })
         };
@@ -222,7 +200,7 @@ fn both_ends_sleep(size: usize, count: u32, preemptions: usize) {
                 ring.push(&request(asked));
                 asked += 1;
             }
-            to_back.send_if(ring.publish());
+            send_if(&to_back, ring.publish());
             take_answers(&mut ring, &to_front, answered, 1, 1);
             answered += 1;
         }

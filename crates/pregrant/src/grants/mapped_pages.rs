@@ -104,14 +104,14 @@ impl<M> MappedPages<M> {
     /// to `out`, to be unmapped together; those that are held stay until they are
     /// [purged](Self::purge_excess) later.
     pub fn set_limit(&mut self, limit: usize, out: &mut Vec<M>) {
-        self.lower_limit(limit);
+        self.set_limit_only(limit);
         self.purge_excess(out);
     }
 
-    /// Sets the limit, at most the initial one. Pages beyond it stay until they are
-    /// [purged](Self::purge_excess).
-    pub fn lower_limit(&mut self, limit: usize) {
-        self.limit = limit.min(self.pages.len() + self.pages.room());
+    /// Sets the limit, at most the initial one, and moves no page: those beyond it stay until they
+    /// are [purged](Self::purge_some).
+    pub fn set_limit_only(&mut self, limit: usize) {
+        self.limit = limit.min(self.pages.capacity());
     }
 
     /// Moves pages beyond the limit, which were held when it was lowered, to `out`, except those
@@ -322,31 +322,35 @@ impl<M> MappedPages<M> {
 
     /// Like [`purge`](Self::purge), for at most [`PURGED_AT_ONCE`] pages and as many as `out` has
     /// room for: it allocates nothing. Returns how many it moved.
-    pub fn purge_some(&mut self, n: usize, out: &mut Vec<M>) -> usize {
-        let n = n.min(out.capacity() - out.len());
+    pub fn purge_some(&mut self, n: usize, out: &mut Bounded<M>) -> usize {
+        let n = n.min(out.room()).min(PURGED_AT_ONCE);
+        if n == 0 {
+            return 0;
+        }
         // Ages and places, the oldest first.
         let mut oldest = [None::<(u32, u32)>; PURGED_AT_ONCE];
+        let oldest = oldest.get_mut(..n).unwrap_or_default();
         for (at, page) in (0..).zip(self.pages.iter()).filter(|(_, page)| page.held == 0) {
             let mut next = Some((self.batch.wrapping_sub(page.used), at));
-            for place in oldest.iter_mut().take(n) {
+            for place in oldest.iter_mut() {
                 if next > *place {
                     mem::swap(place, &mut next);
                 }
+                if next.is_none() {
+                    break;
+                }
             }
         }
-        let mut moved = 0;
+        let before = out.len();
         // From the end, so that the places of those still to be moved stay valid.
         while let Some(place) = oldest.iter_mut().max_by_key(|place| place.map(|(_, at)| at))
             && let Some((_, at)) = place.take()
         {
-            if out.len() < out.capacity()
-                && let Some(map) = self.take(at)
-            {
-                out.push(map);
-                moved += 1;
+            if let Some(map) = self.take(at) {
+                out.put(map);
             }
         }
-        moved
+        out.len() - before
     }
 
     fn take(&mut self, at: u32) -> Option<M> {
@@ -541,11 +545,11 @@ mod tests {
             }
             store.batch = batch;
             // Some at a time, and as many as there is room for.
-            let mut some = Vec::with_capacity(PURGED_AT_ONCE.min(1 + n / 2));
-            let expected = purged(&store, n.min(some.capacity()));
+            let mut some = Bounded::new(2 * PURGED_AT_ONCE.min(1 + n / 2));
+            let expected = purged(&store, n.min(some.capacity()).min(PURGED_AT_ONCE));
             prop_assert_eq!(store.purge_some(n, &mut some), expected.len());
             prop_assert!(some.iter().all(|r| !store.has(GrantRef(*r))));
-            prop_assert_eq!(some, expected);
+            prop_assert_eq!(some.into_vec(), expected);
             let (expected, before) = (purged(&store, n), store.len());
             let mut out = Vec::new();
             store.purge(n, &mut out);

@@ -31,8 +31,9 @@ impl Default for Toeplitz {
 }
 
 impl Toeplitz {
-    /// Precomputes a key; a shorter one is padded with zeroes.
-    pub fn new(key: &[u8; KEY_MAX]) -> Self {
+    /// Precomputes a key.
+    #[cfg(test)]
+    fn new(key: &[u8; KEY_MAX]) -> Self {
         let mut made = Self::default();
         made.set(key);
         made
@@ -61,12 +62,13 @@ impl Toeplitz {
         self.table.copy_from_slice(&from.table[..]);
     }
 
-    /// The hash of `input`; bytes beyond [`INPUT_MAX`] are ignored.
-    pub fn hash(&self, input: &[u8]) -> u32 {
+    /// The hash of a slice.
+    #[cfg(test)]
+    fn hash(&self, input: &[u8]) -> u32 {
         self.hash_of(input.iter().copied())
     }
 
-    /// Like [`hash`](Self::hash), for an input in several parts.
+    /// The hash of `input`; bytes beyond [`INPUT_MAX`] are ignored.
     pub fn hash_of(&self, input: impl Iterator<Item = u8>) -> u32 {
         let (pairs, _) = self.table.as_chunks();
         pairs

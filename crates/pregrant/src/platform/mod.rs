@@ -235,7 +235,8 @@ pub unsafe trait PeerMem {
             code: NOT_SUPPORTED,
         })
     }
-    /// Unmaps all of `done` (which it drains); one flush for at most 32 pages.
+    /// Unmaps all of `done`, which it drains, and whose memory the list keeps; one flush for at
+    /// most 32 pages.
     fn unmap(&self, done: &mut Vec<Self::Map>);
     /// Copies a batch, in order, in one system call. Each operation has its own status; `Err` only
     /// if none could be tried. An operation gets `bad_copy_arg` if its range exceeds the local

@@ -131,7 +131,7 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     }
 
     /// Copies the request at `ahead` slots after the next one from the ring. Call it once for each
-    /// request.
+    /// request, and again only after the request was [given back](Self::give_back).
     #[inline(always)]
     pub fn read(&self, ahead: u32) -> K::Req {
         K::read_req(&self.mem, self.req_cons.wrapping_add(ahead))

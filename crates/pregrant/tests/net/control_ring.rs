@@ -97,6 +97,7 @@ impl Game {
         let mut control = shared.lock();
         control.keep(ControlPage::new(self.kept.clone()).expect("a page"));
         control.offer_multicast(true);
+        control.set_queues(QUEUES);
         let map = self.host.map(GUEST, &[self.ring_ref], Access::ReadWrite).expect("the ring");
         let chan = self.host.bind(GUEST, self.port).expect("the channel");
         let mem = RingPages::<NetCtrl, _>::new(map);
@@ -117,7 +118,7 @@ impl Game {
 
     fn poll(&mut self) -> Result<Polled, PeerFault> {
         let (ring, control) = self.back.as_mut().expect("a back");
-        ring.poll(&self.host, GUEST, QUEUES, control, None)
+        ring.poll(&self.host, GUEST, control, None)
     }
 
     /// Writes a request into the next slot, and shows it.
@@ -184,13 +185,13 @@ fn each_type_is_answered_as_the_protocol_says() {
     assert_eq!((g.ask(5, [129, 0, 0]), g.ask(5, [128, 0, 0])), ((INVALID, 0), (SUCCESS, 0)));
     g.put_words(&[0x0403_0201; 40]);
     assert_eq!((g.ask(3, [g.page_ref, 41, 0]), g.ask(3, [g.page_ref, 40, 0])), ((OVERFLOW, 0), (SUCCESS, 0)));
-    assert_eq!(g.control(|c| c.hash.clone()).key()[..5], [1, 2, 3, 4, 1]);
+    assert_eq!(g.control(|c| c.hash().clone()).key()[..5], [1, 2, 3, 4, 1]);
     assert_eq!(g.ask(3, [g.page_ref, u32::MAX, 0]), (OVERFLOW, 0));
     assert_eq!(g.ask(3, [NO_GRANT, 0, 0]), (SUCCESS, 0), "an empty key is in no page");
-    assert_eq!(g.control(|c| c.hash.clone()).key(), &[0; 40]);
+    assert_eq!(g.control(|c| c.hash().clone()).key(), &[0; 40]);
     g.put_words(&[3, 2, 1]);
     assert_eq!(g.ask(6, [g.page_ref, 3, 125]), (SUCCESS, 0));
-    assert_eq!(g.control(|c| c.hash.clone()).mapping()[124..], [0, 3, 2, 1]);
+    assert_eq!(g.control(|c| c.hash().clone()).mapping()[124..], [0, 3, 2, 1]);
     g.close();
 }
 
@@ -215,7 +216,7 @@ fn xsa_270_the_table_of_queues_is_written_inside_of_itself_only() {
         g.put_words(&[1, 1, 1, 1, 1, 1, 1, wrong]);
         assert_eq!(g.ask(6, [g.page_ref, 8, 0]), (INVALID, 0), "queue {wrong}");
     }
-    assert_eq!(g.control(|c| c.hash.clone()).mapping(), [0; 8]);
+    assert_eq!(g.control(|c| c.hash().clone()).mapping(), [0; 8]);
     g.put_words(&[3; 8]);
     assert_eq!(g.ask(6, [g.page_ref, 8, 0]), (SUCCESS, 0));
     g.close();
@@ -234,7 +235,7 @@ fn pages_that_cannot_be_read_change_nothing() {
         assert_eq!(g.ask(3, [gref, 40, 0]), (INVALID, 0), "gref {gref}");
         assert_eq!(g.ask(6, [gref, 4, 0]), (INVALID, 0), "gref {gref}");
     }
-    let hash = g.control(|c| c.hash.clone());
+    let hash = g.control(|c| c.hash().clone());
     assert_eq!((hash.key(), hash.mapping().len()), (&[1; 40], 4));
     assert!(g.guest.release(other).is_ok());
     g.close();
@@ -272,7 +273,7 @@ fn wrong_indices_are_faults_and_nothing_is_done() {
         g.ring.write::<4>(req_cons, CtrlRequest { id: 1, msg_type: 7, data: [0; 3] }.to_words());
         g.ring.store(Word::ReqProd, req_prod);
         assert_eq!(g.poll(), Err(PeerFault::ReqProdOverrun { req_prod, req_cons, size: SLOTS }));
-        assert_eq!((g.control(|c| c.hash.algorithm()), g.ring.load(Word::RspProd)), (1, 1));
+        assert_eq!((g.control(|c| c.hash().algorithm()), g.ring.load(Word::RspProd)), (1, 1));
         g.close();
     }
 }
@@ -372,7 +373,7 @@ impl Model {
     fn is(&self, control: &Control) -> bool {
         let mut key = self.key.clone();
         key.resize(40, 0);
-        let h = &control.hash;
+        let h = control.hash();
         let table = h.mapping().iter().map(|q| u32::from(*q));
         (h.algorithm(), h.flags()) == (self.algorithm, self.flags)
             && h.key()[..] == key[..]
@@ -440,7 +441,7 @@ fn wherever_a_back_dies_the_request_is_answered_once() {
         let before = (bytes(&ring_memory), bytes(&g.kept));
         assert_eq!(g.poll(), Ok(Polled::More));
         let after = (bytes(&ring_memory), bytes(&g.kept));
-        let (hash, due) = (g.control(|c| c.hash.clone()), g.answers());
+        let (hash, due) = (g.control(|c| c.hash().clone()), g.answers());
         let answer_at = g.rsp_cons;
         // The page's words in their order with each copy's checksum last, the answer's words, the
         // index.
@@ -468,7 +469,7 @@ fn wherever_a_back_dies_the_request_is_answered_once() {
             while g.poll() == Ok(Polled::More) {}
             let what = format!("request {nth}, dead after {died} of {} stores", stores.len());
             assert_eq!(g.answers(), due, "{what}");
-            assert!(g.control(|c| c.hash == hash), "{what}");
+            assert!(g.control(|c| *c.hash() == hash), "{what}");
         }
         g.close();
     }
@@ -492,7 +493,7 @@ fn multicast_requests_outlive_a_back_and_what_is_lost_is_flooded() {
     g.connect(false);
     g.control(|c| c.multicast.request(true));
     assert!(g.control(|c| c.multicast.wants(mac(63)) && !c.multicast.wants(mac(64))));
-    assert_eq!(g.control(|c| c.hash.algorithm()), 1);
+    assert_eq!(g.control(|c| c.hash().algorithm()), 1);
     // The ring's last answer is still there beside the list: nothing is answered twice.
     assert_eq!((g.poll(), g.answers()), (Ok(Polled::Idle), vec![]));
     // Damaged: everything arrives, nothing is hashed, and so it stays over the next successor.
@@ -502,7 +503,7 @@ fn multicast_requests_outlive_a_back_and_what_is_lost_is_flooded() {
             g.connect(false);
             g.control(|c| c.multicast.request(true));
             assert!(g.control(|c| c.multicast.wants(mac(64))));
-            assert_eq!((g.control(|c| c.hash.algorithm()), g.poll()), (0, Ok(Polled::Idle)));
+            assert_eq!((g.control(|c| c.hash().algorithm()), g.poll()), (0, Ok(Polled::Idle)));
         }
     }
     // A new connection begins with an empty list.
@@ -532,21 +533,33 @@ fn statuses_are_those_of_the_wire() {
 /// The state's lock is free while the guest's pages are mapped and copied, which may take long.
 #[test]
 fn no_page_is_mapped_under_the_lock_of_the_state() {
-    struct Unlocked(Arc<SharedControl>, Cell<u32>);
+    #[derive(Default)]
+    struct Unlocked {
+        shared: Arc<SharedControl>,
+        maps: Cell<u32>,
+        /// Copies and unmappings.
+        touches: Cell<u32>,
+    }
+    impl Unlocked {
+        fn counts(&self, count: &Cell<u32>) {
+            assert!(self.shared.try_lock(false).is_some(), "the state is locked");
+            count.set(count.get() + 1);
+        }
+    }
     impl Rules for Unlocked {
         fn may_map(&self, _: &[GrantRef]) -> Result<(), MapError> {
-            self.touches();
+            self.counts(&self.maps);
             Ok(())
         }
         fn touches(&self) {
-            assert!(self.0.try_lock(false).is_some(), "the state is locked");
-            self.1.set(self.1.get() + 1);
+            self.counts(&self.touches);
         }
     }
     let xen = LocalXen::new();
     let guest = xen.domain(GUEST.0);
     let shared = Arc::new(SharedControl::default());
-    let rules = Unlocked(Arc::clone(&shared), Cell::new(0));
+    shared.lock().set_queues(2);
+    let rules = Unlocked { shared: Arc::clone(&shared), ..Unlocked::default() };
     let host = RuledDomain { domain: xen.domain(HOST.0), rules };
     let mut refs = [GrantRef::NONE; 4];
     let pages = guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("pages");
@@ -564,13 +577,13 @@ fn no_page_is_mapped_under_the_lock_of_the_state() {
     let chan = host.bind(GUEST, port).expect("the channel");
     let mut back =
         CtrlRing::attach(RingPages::new(map), chan, None, 0).expect("indices that belong together");
-    let before = host.rules.1.get();
+    let before = host.rules.maps.get();
     let (exchange, mut table) = (Arc::<GrefExchange<_>>::default(), GrefTable::new(8));
     let mut grefs = GrefRequests::new(vec![Arc::clone(&exchange)], 8, 8);
-    assert_eq!(back.poll(&host, GUEST, 1, &shared, Some(&mut grefs)), Ok(Polled::More));
+    assert_eq!(back.poll(&host, GUEST, &shared, Some(&mut grefs)), Ok(Polled::More));
     assert_eq!((ring.load(Word::RspProd), grefs.pages()), (1, 2));
     assert!(!exchange.apply(&mut table));
-    assert!(host.rules.1.get() > before + 1, "pages were mapped");
+    assert_eq!(host.rules.maps.get(), before + 2, "pages were mapped");
     // A key, a table of queues, and a list whose pages are unmapped.
     let requests = [
         (CtrlType::SetHashMappingSize, [4, 0, 0]),
@@ -582,13 +595,13 @@ fn no_page_is_mapped_under_the_lock_of_the_state() {
         let request = CtrlRequest { id: 1, msg_type: msg_type.raw(), data };
         ring.write::<4>(index, request.to_words());
         ring.store(Word::ReqProd, index + 1);
-        let before = host.rules.1.get();
-        assert_eq!(back.poll(&host, GUEST, 1, &shared, Some(&mut grefs)), Ok(Polled::More));
-        let touched = host.rules.1.get() - before;
+        let before = host.rules.touches.get();
+        assert_eq!(back.poll(&host, GUEST, &shared, Some(&mut grefs)), Ok(Polled::More));
+        let touched = host.rules.touches.get() - before;
         assert_eq!(touched > 0, msg_type != CtrlType::SetHashMappingSize, "{msg_type:?}");
     }
     assert!(exchange.apply(&mut table), "the pages go back");
-    assert_eq!(back.poll(&host, GUEST, 1, &shared, Some(&mut grefs)), Ok(Polled::More));
+    assert_eq!(back.poll(&host, GUEST, &shared, Some(&mut grefs)), Ok(Polled::More));
     assert_eq!((ring.load(Word::RspProd), grefs.pages()), (5, 0));
     drop((back, grefs, channel));
 }

@@ -14,17 +14,16 @@ use pregrant::net::features::RxAccepts;
 use pregrant::net::path::{AnyPath, CopyPath, MapPath};
 use pregrant::platform::local::{LocalDomain, LocalMap, LocalRegion, Pages};
 use pregrant::platform::{Access, GrantPool};
-use pregrant::port::{
-    Arena, Burst, Completions, FramePort, Offload, Offloads, Payload, Token, ZeroCopyBurst,
-};
+use pregrant::port::{Arena, Burst, Completions, FramePort, Offload, Offloads, Payload, ZeroCopyBurst};
 use pregrant::ring::{BackRing, InFlight, NetRx, NetTx, RedoPage, RingKind, RingMem, RingPages, Word};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::netif::{RxRequest, TXF_MORE_DATA, TxRequest};
 use pregrant_testkit::model_front::{RxModel, Slot, TxModel};
+use pregrant_testkit::shelf::Shelf;
 use pregrant_testkit::two_domains::{GUEST, HOST, TwoDomains};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 struct Survives<K> {
     ring: LocalRegion,
@@ -143,20 +142,6 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
     }
 }
 
-/// Keeps every frame until it may let go.
-#[derive(Default)]
-struct Shelf(Mutex<(Vec<Token>, bool)>);
-
-impl Completions for Shelf {
-    fn complete(&self, done: &mut Vec<Token>) {
-        let mut shelf = self.0.lock().expect("no thread panicked");
-        if shelf.1 {
-            done.append(&mut shelf.0);
-        }
-    }
-    fn give_up(&self) {}
-}
-
 struct KeepingPort(Arc<Shelf>);
 
 impl FramePort for KeepingPort {
@@ -173,7 +158,7 @@ impl FramePort for KeepingPort {
         let completions: Arc<dyn Completions> = self.0.clone();
         frames.map_payload();
         let kept = (0..frames.len()).filter_map(|i| frames.hold(i, &completions));
-        self.0.0.lock().expect("no thread panicked").0.extend(kept);
+        self.0.kept().extend(kept);
         frames.len()
     }
     fn rx_burst(&mut self, _: &mut Arena) -> usize {
@@ -208,7 +193,7 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
         assert_eq!(survives.inspect(), known(due));
     }
     assert_eq!(survives.answered(), 0);
-    port.0.0.lock().expect("no thread panicked").1 = true;
+    port.0.finish_newest(0);
     back.poll(&domains.host, GUEST, &chan, &mut port, &mut arena, &control).expect("an honest front");
     assert_eq!((survives.answered(), survives.inspect()), (24, known(0)));
     drop((back, chan));

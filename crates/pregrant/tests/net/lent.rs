@@ -20,8 +20,8 @@ use pregrant::wire::netif::{
 };
 use pregrant::{PAGE_SIZE, PeerFault};
 use pregrant_testkit::model_front::Slot;
+use pregrant_testkit::shelf::Shelf;
 use pregrant_testkit::two_domains::{GUEST, TestPort, TwoDomains, TxGame, Way};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What the port does with zero-copy payload.
@@ -32,35 +32,6 @@ pub enum Act {
     Keep,
     /// Keep it, and complete it at once.
     KeepShortly,
-}
-
-/// Frames that a port keeps.
-#[derive(Default)]
-pub struct Shelf {
-    pub kept: Mutex<Vec<Token>>,
-    done: Mutex<Vec<Token>>,
-    given_up: AtomicU32,
-}
-
-impl Shelf {
-    pub fn given_up(&self) -> u32 {
-        self.given_up.load(Ordering::Relaxed)
-    }
-
-    /// The kernel has done with the `i`-th that is kept.
-    pub fn finish(&self, i: usize) {
-        let token = self.kept.lock().unwrap().remove(i);
-        self.done.lock().unwrap().push(token);
-    }
-}
-
-impl Completions for Shelf {
-    fn complete(&self, done: &mut Vec<Token>) {
-        done.append(&mut self.done.lock().unwrap());
-    }
-    fn give_up(&self) {
-        self.given_up.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// A frame as the port saw it.
@@ -145,11 +116,11 @@ impl FramePort for LentPort<'_> {
             let (len, whole) = (frames.len_of(i), frames.is_whole(i));
             self.seen.push(Seen { head, len, whole, offload, bytes });
             let shelf = match self.act {
-                Act::Keep => &self.shelf.kept,
-                Act::KeepShortly => &self.shelf.done,
+                Act::Keep => Shelf::kept,
+                Act::KeepShortly => Shelf::done,
                 Act::Skip | Act::Copy => continue,
             };
-            shelf.lock().unwrap().extend(frames.hold(i, &completions));
+            shelf(&self.shelf).extend(frames.hold(i, &completions));
         }
         frames.len()
     }
@@ -339,7 +310,7 @@ fn kept_frames_are_answered_late_and_in_order() {
     play(&mut g, FRAMES[4], 0, None); // short: whole, never kept
     play(&mut g, FRAMES[1], 0, None);
     run(&mut g, &domains, &mut port).unwrap();
-    assert_eq!((port.seen.len(), port.shelf.kept.lock().unwrap().len(), mapped()), (4, 3, 7));
+    assert_eq!((port.seen.len(), port.shelf.kept().len(), mapped()), (4, 3, 7));
     assert_eq!(g.back.final_check(), Ok(false), "a worker that waits for a port sleeps");
     assert!(!g.back.is_late());
     // The last first: its pages go, its answer waits.
@@ -354,7 +325,7 @@ fn kept_frames_are_answered_late_and_in_order() {
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (4, 0));
     g.model.finish().unwrap();
     // Tokens that no one holds, and completed ones, mean nothing.
-    port.shelf.done.lock().unwrap().extend([Token(0), Token(77), Token(u64::MAX)]);
+    port.shelf.done().extend([Token(0), Token(77), Token(u64::MAX)]);
     play(&mut g, FRAMES[0], 0, None);
     run(&mut g, &domains, &mut port).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (0, 1));
@@ -366,7 +337,7 @@ fn kept_frames_are_answered_late_and_in_order() {
     play(&mut g, FRAMES[0], 0, None);
     g.back.poll(&domains.host, GUEST, &g.chans.1, &mut port, &mut g.arena, &g.control).unwrap();
     assert_eq!((g.model.answers().unwrap().len(), mapped()), (1, 0));
-    assert_eq!(port.shelf.given_up.load(Ordering::Relaxed), 0);
+    assert_eq!(port.shelf.given_up(), 0);
     g.close();
     domains.assert_empty();
 }
@@ -390,7 +361,7 @@ fn a_port_that_never_completes_stops_its_own_queue_alone() {
     assert_eq!(g.back.final_check(), Ok(false));
     g.close();
     other.close();
-    assert_eq!(port.shelf.given_up.load(Ordering::Relaxed), 1);
+    assert_eq!(port.shelf.given_up(), 1);
     domains.assert_empty();
 }
 
@@ -646,7 +617,7 @@ fn a_token_is_one_frame_s_alone() {
         play(g, FRAMES[0], 0, None);
         run(g, &domains, &mut port).unwrap();
     }
-    let kept = port.shelf.kept.lock().unwrap().clone();
+    let kept = port.shelf.kept().clone();
     assert!(kept.len() == 2 && kept[0] != kept[1], "{kept:?}");
     let mapped = domains.xen.counts().mapped;
     port.shelf.finish(0); // that of `a`

@@ -8,6 +8,7 @@
 use crate::lent::{Act, LentPort, bytes_of, headers, play, run};
 
 use pregrant::net::batch::Thresholds;
+use pregrant::net::path::gref_mapping::exchange::GrefExchange;
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
 use pregrant::net::path::held::HEAD_BYTES;
 use pregrant::net::path::{
@@ -74,11 +75,18 @@ fn game(domains: &TwoDomains, by: By) -> TxGame {
             let mut g = domains.tx_model_by(chain, None, 0, PAGES);
             for gref in g.refs.clone() {
                 let map = domains.host.map(GUEST, &[gref], Access::ReadOnly).unwrap();
-                table(&mut g).insert(gref, Mapped::new(map, false));
+                keep(&mut g, gref, map);
             }
             g
         }
     }
+}
+
+/// Adds a page to the table, as control does.
+fn keep(g: &mut TxGame, gref: GrantRef, map: <LocalDomain as PeerMem>::Map) {
+    let exchange = GrefExchange::default();
+    exchange.keep(vec![(gref, Mapped::new(map, false))]);
+    exchange.apply(table(g));
 }
 
 /// A table of gref mappings, empty.
@@ -159,7 +167,7 @@ fn kept_frames_are_answered_late_one_by_one() {
         run(&mut g, &domains, &mut port).unwrap();
         put(&mut g, &[(10, 0, 4096)]);
         run(&mut g, &domains, &mut port).unwrap();
-        assert_eq!((port.seen.len(), port.shelf.kept.lock().unwrap().len()), (4, 3), "{by:?}");
+        assert_eq!((port.seen.len(), port.shelf.kept().len()), (4, 3), "{by:?}");
         assert!(
             !g.back.is_late() && g.back.final_check() == Ok(false),
             "a worker that waits for a port sleeps"
@@ -283,7 +291,7 @@ fn a_batch_has_nothing_of_the_one_before() {
     assert!(staged.bytes().copy_in(staged.start(9), &content));
     let gref = g.refs[0];
     let map = domains.host.map(GUEST, &[gref], Access::ReadOnly).unwrap();
-    table(&mut g).insert(gref, Mapped::new(map, false));
+    keep(&mut g, gref, map);
     // Page 1 is seen, and stays mapped.
     play(&mut g, &[(1, 0, 60)], 0, None);
     g.run().unwrap();

@@ -4,8 +4,8 @@
 #![cfg(not(miri))] // Miri has data_path_race
 
 use pregrant::PeerFault;
-use pregrant::net::back::Polled;
 use pregrant::net::back::multicast::MulticastList;
+use pregrant::net::back::{Credit, Polled, Rate};
 use pregrant::net::batch::tx::MulticastAsk;
 use pregrant::net::features::RxAccepts;
 use pregrant::net::headers::MacAddr;
@@ -97,6 +97,33 @@ fn a_batch_does_not_wait_for_the_lock_of_the_state() {
         assert_eq!(g.back.final_check(), Ok(true), "there is work");
         assert_eq!(play(g, &[frame(g, 3)]), [vec![OKAY], vec![OKAY, NULL], vec![OKAY]]);
         assert_eq!((named(g), g.port.took.len()), (vec![MacAddr(mac(1))], 2));
+    });
+}
+
+/// With a `rate` a batch takes its credit under that lock: nothing is taken without it, and no
+/// credit is gone.
+#[test]
+fn a_batch_of_a_vif_with_a_rate_does_not_wait_for_the_lock_either() {
+    on_all_ways(|g| {
+        let rate = Rate { bytes: 200_000, usec: 1000 };
+        g.control.lock().credit = Some(Credit::new(rate, 0));
+        let credit = |g: &TxGame| format!("{:?}", g.control.lock().credit);
+        let full = credit(g);
+        g.model.play(&frame(g, 0));
+        g.model.play(&extra_request(1, 0, &[Extra::McastAdd(mac(1))]));
+        let taken = g.back.requests();
+        for _ in 0..3 {
+            assert_eq!(g.poll_locked(), Ok(Polled::More));
+            assert_eq!((g.back.requests(), g.port.took.len(), credit(g)), (taken, 0, full.clone()));
+            assert_eq!(g.model.answers().expect("answers by the rules"), [[0i16; 0]; 0]);
+        }
+        assert_eq!(g.back.final_check(), Ok(true), "there is work");
+        let changes = g.control.changes();
+        assert_eq!(g.run(), Ok(()));
+        assert_ne!(g.control.changes(), changes, "queues copy the list");
+        assert_eq!(g.model.answers().expect("answers by the rules"), [vec![OKAY], vec![OKAY, NULL]]);
+        assert_eq!((named(g), g.port.took.len()), (vec![MacAddr(mac(1))], 1));
+        assert_ne!(credit(g), full, "frames cost credit");
     });
 }
 
@@ -227,7 +254,8 @@ const KEY: [u8; 40] = [
 const HASH: Extra = Extra::Hash { hash_type: 1, algorithm: 1, value: 0x51cc_c178 };
 
 fn hashing(g: &mut RxGame) {
-    let hash = &mut g.control.lock().hash;
+    let mut control = g.control.lock();
+    let hash = control.hash_mut();
     let _ = (hash.set_algorithm(1), hash.set_flags(0xF), hash.set_key(&KEY));
     assert!(hash.is_on());
 }
@@ -256,7 +284,7 @@ fn frames_carry_the_hash_that_was_asked_for() {
         assert_eq!(frames[3].slots[0].flags, RXF_EXTRA_INFO | RXF_MORE_DATA);
         assert_eq!(g.model.in_flight(), 20 - (1 + 1) - (3 + 2) - 1 - (2 + 1), "a slot for each extra info");
         // Turned off: no more.
-        let _ = g.control.lock().hash.set_flags(0);
+        let _ = g.control.lock().hash_mut().set_flags(0);
         g.port.gives.push_back((tcp(to, 60), Offload::default()));
         assert_eq!(g.run(), Ok(()));
         assert_eq!(g.model.frames().expect("by the rules")[0].extras, []);

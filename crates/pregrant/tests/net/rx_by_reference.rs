@@ -267,7 +267,7 @@ fn frames_that_are_handed_on_are_read_where_they_are() {
             assert_eq!((n, lent.frames()), (5, 0b11100), "{turn}");
             assert_eq!(pair.front.hand_on(&pair.g, &mut came, &mut lent, &mut port), 5);
             assert_eq!((pair.front.lent(), lent.frames()), (0, 0), "{turn}");
-            assert_eq!(port.shelf.kept.lock().unwrap().len(), 0, "nothing is kept");
+            assert_eq!(port.shelf.kept().len(), 0, "nothing is kept");
             for ((seen, len), number) in port.seen.drain(..).zip(lens).zip(first..) {
                 let whole = bytes(number, len);
                 assert_eq!((seen.len, seen.whole), (len, len <= HEAD));

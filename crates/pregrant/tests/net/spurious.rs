@@ -4,7 +4,7 @@
 #![cfg(not(miri))]
 
 use crate::pair::ordinary;
-use pregrant_testkit::bus::{MapBus, device};
+use pregrant_testkit::bus::{MapBus, connect, device};
 use pregrant_testkit::ruled_domain::{RuledDomain, Rules};
 use pregrant_testkit::two_domains::{GUEST, HOST, TestPort, byte};
 
@@ -82,10 +82,7 @@ impl Halves {
         let paths = PathConfig { guest_copy: true, ..PathConfig::default() };
         let mut back = BackVif::new(GUEST, 0, VifConfig { paths, ..VifConfig::default() });
         let mut front = FrontVif::new(HOST, requested, false);
-        for _ in 0..8 {
-            back.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
-            front.step(&g, &mut fb).expect("an honest back");
-        }
+        connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
         let queue = front.hand_out_queues().pop().expect("a queue");
         let (tx, rx) = queue.into_halves();
         g.rules.take();
@@ -196,10 +193,7 @@ fn an_event_is_spurious_where_it_brought_no_request() {
         let (mut fb, mut bb) = device();
         let mut back = BackVif::new(GUEST, 0, VifConfig::default());
         let mut front = FrontVif::new(HOST, FrontConfig { split_channels, ..ordinary() }, false);
-        for _ in 0..8 {
-            back.step(&h, &mut bb, &mut |_, _| None).expect("an honest front");
-            front.step(&g, &mut fb).expect("an honest back");
-        }
+        connect((&g, &mut front, &mut fb), (&h, &mut back, &mut bb));
         let mut queue = back.hand_out_queues().pop().expect("a queue");
         let channels = queue.channels().count() as u32;
         assert_eq!(channels, if split_channels { 2 } else { 1 });

@@ -83,13 +83,11 @@ impl<P: Platform> CtrlRing<P> {
         self.ring.unanswered()
     }
 
-    /// Executes requests of domain `of`, whose vif has `queues` queues. With `grefs` also requests
-    /// about tables of mapped pages.
+    /// Executes requests of domain `of`. With `grefs` also requests about tables of mapped pages.
     pub fn poll(
         &mut self,
         p: &P,
         of: DomId,
-        queues: usize,
         control: &SharedControl,
         mut grefs: Option<&mut GrefRequests<P>>,
     ) -> Result<Polled, PeerFault> {
@@ -122,7 +120,7 @@ impl<P: Platform> CtrlRing<P> {
                         continue;
                     }
                 },
-                _ => control.answer(p, of, queues, &request, self.rsp_prod().wrapping_add(1)),
+                _ => control.answer(p, of, &request, self.rsp_prod().wrapping_add(1)),
             };
             self.publish(p, answer);
         }
@@ -150,7 +148,7 @@ impl<P: Platform> CtrlRing<P> {
         for (k, request) in taken.iter().enumerate().take(self.ring.unanswered() as usize) {
             let mut later = taken[k + 1..].to_vec();
             control.lock().grefs.take(&mut later);
-            let answer = control.answer(p, of, 0, request, self.rsp_prod().wrapping_add(1));
+            let answer = control.answer(p, of, request, self.rsp_prod().wrapping_add(1));
             self.publish(p, answer);
         }
     }

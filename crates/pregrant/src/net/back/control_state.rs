@@ -38,14 +38,14 @@ pub struct Control {
     /// The multicast frames that the guest wants.
     pub multicast: MulticastList,
     /// How the guest wants frames hashed and distributed.
-    pub hash: HashSettings,
+    hash: HashSettings,
     /// The kept state of gref mappings. The queues' tables themselves are not here.
     pub grefs: KeptGrefs,
     /// The control ring's index after its last answer, and that answer.
     last: (u32, CtrlResponse),
     /// `feature-multicast-control` was offered; otherwise there is no list.
     offers_multicast: bool,
-    /// Counts changes of the hash settings, which each port must follow.
+    /// Counts changes of the hash settings, which each queue must copy and each port follow.
     steered: u32,
     /// The steering of each port, made by the thread that changed the settings. None: ports choose
     /// the queue.
@@ -74,19 +74,36 @@ impl Control {
         self.queues = queues;
     }
 
-    /// The hash settings have changed: each port must follow. `with` is the memory of its steering,
-    /// which was allocated before.
-    fn steer(&mut self, mut with: Option<Arc<HashSteering>>) -> Option<Arc<dyn Steering>> {
+    /// Whether ports have a choice of queues.
+    pub(super) fn may_steer(&self) -> bool {
+        self.queues > 1
+    }
+
+    /// How the guest wants frames hashed and distributed.
+    pub fn hash(&self) -> &HashSettings {
+        &self.hash
+    }
+
+    /// The hash settings, to be changed without a request: queues copy them again, and ports go on
+    /// as they were steered.
+    pub fn hash_mut(&mut self) -> &mut HashSettings {
         self.steered = self.steered.wrapping_add(1);
-        let on = self.hash.is_on() && self.queues > 1;
-        let with = with.take().filter(|_| on).map(|mut steering| {
+        &mut self.hash
+    }
+
+    /// The hash settings have changed: each port must follow. `with` is memory for a steering,
+    /// which is only taken if there is one now. Returns the steering before.
+    fn steer(&mut self, with: &mut Option<Arc<HashSteering>>) -> Option<Arc<dyn Steering>> {
+        self.steered = self.steered.wrapping_add(1);
+        let on = self.hash.is_on() && self.may_steer();
+        let steering = with.take_if(|_| on).map(|mut steering| {
             if let Some(HashSteering { settings, queues }) = Arc::get_mut(&mut steering) {
                 settings.copy_from(&self.hash);
                 *queues = self.queues;
             }
             steering as Arc<dyn Steering>
         });
-        mem::replace(&mut self.steering, with)
+        mem::replace(&mut self.steering, steering)
     }
 
     /// Starts a connection whose guest has set nothing, or whose settings are lost; `multicast` is
@@ -102,7 +119,7 @@ impl Control {
         self.hash = HashSettings::default();
         self.grefs = KeptGrefs::default();
         self.last = (rsp_prod, CtrlResponse::default());
-        self.steer(None);
+        self.steer(&mut None);
         self.save();
     }
 
@@ -122,7 +139,7 @@ impl Control {
         let kept = self.page.as_mut().and_then(ControlPage::load)?;
         (self.multicast, self.hash, self.last, self.grefs) =
             (kept.multicast, kept.hash, kept.last, kept.grefs);
-        self.steer(Some(Arc::default()));
+        self.steer(&mut self.may_steer().then(Arc::default));
         Some(self.last)
     }
 
@@ -132,12 +149,16 @@ impl Control {
         }
     }
 
-    /// Copies the part of the state that RX needs.
-    pub(super) fn copy_settings(&self, to: &mut GuestSettings) {
+    /// Copies the part of the state that RX needs, where `to` differs: the hash settings are long.
+    /// Returns the steering that `to` had before, to be freed without the lock.
+    pub(super) fn copy_settings(&self, to: &mut GuestSettings) -> Option<Arc<dyn Steering>> {
         to.multicast.copy_from(&self.multicast);
+        if to.steered == self.steered {
+            return None;
+        }
         to.hash.copy_from(&self.hash);
         to.steered = self.steered;
-        to.steering.clone_from(&self.steering);
+        mem::replace(&mut to.steering, self.steering.clone())
     }
 
     /// Executes the MCAST extras of a batch; calls `refused` for each that fails. The result is
@@ -157,10 +178,6 @@ impl Control {
     /// before `rsp_prod`. The caller must publish it next.
     pub(super) fn answer(&mut self, asked: &mut Asked, rsp_prod: u32) -> CtrlResponse {
         let (status, data) = self.ask(asked);
-        if asked.steering.is_some() && status == CtrlStatus::Success {
-            let steering = asked.steering.take();
-            asked.replaced = self.steer(steering);
-        }
         self.answer_with(CtrlResponse::to(&asked.request, status, data), rsp_prod)
     }
 
@@ -173,12 +190,13 @@ impl Control {
         response
     }
 
-    fn ask(&mut self, asked: &Asked) -> (CtrlStatus, u32) {
+    fn ask(&mut self, asked: &mut Asked) -> (CtrlStatus, u32) {
         use CtrlType as T;
         let [a, _, first] = asked.request.data;
         let status = match (CtrlType::from_raw(asked.request.msg_type), &asked.page) {
             (Some(T::GetHashFlags), _) => return self.hash.possible_flags(),
             (Some(T::GetHashMappingSize), _) => return (CtrlStatus::Success, MAPPING_MAX as u32),
+            (_, Err(status)) => return (*status, 0),
             (Some(T::SetHashAlgorithm), _) => self.hash.set_algorithm(a),
             (Some(T::SetHashFlags), _) => self.hash.set_flags(a),
             (Some(T::SetHashKey), Ok(key)) => self.hash.set_key(key.bytes()),
@@ -190,12 +208,13 @@ impl Control {
                     *entry = u32::from_le_bytes(*word);
                 }
                 let entries = entries.get(..words.len()).unwrap_or_default();
-                self.hash.set_mapping(entries, first, asked.queues)
+                self.hash.set_mapping(entries, first, self.queues)
             }
-            (Some(T::SetHashKey | T::SetHashMapping), Err(status)) => *status,
-            // Types 8 to 10 only get here if no queue has a table.
-            _ => CtrlStatus::NotSupported,
+            _ => return (CtrlStatus::NotSupported, 0),
         };
+        if status == CtrlStatus::Success {
+            asked.replaced = self.steer(&mut asked.steering);
+        }
         (status, 0)
     }
 }
@@ -204,11 +223,11 @@ impl Control {
 /// while the state is locked.
 pub struct Asked {
     request: CtrlRequest,
-    /// Number of queues of the vif.
-    queues: usize,
-    /// A key's or a table's bytes. An error: the request's status.
+    /// A key's or a table's bytes, for a request that changes the hash settings. An error: the
+    /// status of a request that does not.
     page: Result<PageBytes, CtrlStatus>,
-    /// Memory for a steering, if the request changes the hash settings.
+    /// Memory for a steering, if the request changes the hash settings of a vif with queues to
+    /// choose.
     steering: Option<Arc<HashSteering>>,
     /// The steering before, which is freed after the lock is.
     replaced: Option<Arc<dyn Steering>>,
@@ -227,45 +246,37 @@ impl PageBytes {
 }
 
 impl Asked {
-    /// Reads what a request of domain `of` names. `check_mapping` says whether a table of so many
-    /// entries, from that one on, can be written: before the page is read.
+    /// Reads what a request of domain `of` names. `may_steer`: the vif has queues to choose.
+    /// `check_mapping` says whether a table of so many entries, from that one on, can be written:
+    /// before the page is read.
     #[inline(never)]
     pub(super) fn of_request<P: Platform>(
         p: &P,
         of: DomId,
-        queues: usize,
+        may_steer: bool,
         request: &CtrlRequest,
         check_mapping: impl FnOnce(u32, u32) -> CtrlStatus,
     ) -> Self {
         use CtrlType as T;
         let [gref, n, first] = request.data;
-        let kind = CtrlType::from_raw(request.msg_type);
-        let len = match kind {
+        let len = match CtrlType::from_raw(request.msg_type) {
             Some(T::SetHashKey) if n as usize > KEY_MAX => Err(CtrlStatus::BufferOverflow),
             Some(T::SetHashKey) => Ok(n as usize),
             Some(T::SetHashMapping) => match check_mapping(n, first) {
                 CtrlStatus::Success => Ok(n as usize * 4),
                 status => Err(status),
             },
-            _ => Ok(0),
+            Some(T::SetHashAlgorithm | T::SetHashFlags | T::SetHashMappingSize) => Ok(0),
+            // Types 8 to 10 only get here if no queue has a table.
+            _ => Err(CtrlStatus::NotSupported),
         };
         let page = len.and_then(|len| {
             let mut page = PageBytes { bytes: [0; MAPPING_MAX * 4], len };
             let bytes = page.bytes.get_mut(..len).ok_or(CtrlStatus::BufferOverflow)?;
             if read_page(p, of, gref, bytes) { Ok(page) } else { Err(CtrlStatus::InvalidParameter) }
         });
-        let sets = matches!(
-            kind,
-            Some(
-                T::SetHashAlgorithm
-                    | T::SetHashFlags
-                    | T::SetHashKey
-                    | T::SetHashMappingSize
-                    | T::SetHashMapping
-            )
-        );
-        let steering = sets.then(Arc::<HashSteering>::default);
-        Self { request: *request, queues, page, steering, replaced: None }
+        let steering = (may_steer && page.is_ok()).then(Arc::default);
+        Self { request: *request, page, steering, replaced: None }
     }
 }
 
@@ -280,4 +291,60 @@ fn read_page<P: Platform>(p: &P, of: DomId, gref: u32, to: &mut [u8]) -> bool {
     gref != GrantRef::NONE.0
         && p.peer().copy(of, LocalBytes::FromPeer(to), &mut ops).is_ok()
         && ops[0].status == GrantStatus::OKAY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request that sets the hash types, with or without memory for a steering.
+    fn set_flags(flags: u32, with_memory: bool) -> Asked {
+        let request = CtrlRequest { id: 1, msg_type: CtrlType::SetHashFlags.raw(), data: [flags, 0, 0] };
+        let page = Ok(PageBytes { bytes: [0; MAPPING_MAX * 4], len: 0 });
+        Asked { request, page, steering: with_memory.then(Arc::default), replaced: None }
+    }
+
+    fn hashing(queues: usize) -> Control {
+        let mut control = Control::default();
+        control.set_queues(queues);
+        control.begin(0, MulticastList::default());
+        assert_eq!(control.hash_mut().set_algorithm(1), CtrlStatus::Success);
+        control
+    }
+
+    #[test]
+    fn a_steering_is_freed_by_who_asked_or_copied_and_not_under_the_lock() {
+        let mut control = hashing(2);
+        let mut settings = GuestSettings::default();
+        let mut last = None;
+        for flags in [1, 3, 0] {
+            let mut asked = set_flags(flags, true);
+            control.answer(&mut asked, 1);
+            let steering = control.steering.clone();
+            let addresses = |of: &Option<Arc<dyn Steering>>| of.as_ref().map(|s| Arc::as_ptr(s).addr());
+            assert_eq!(addresses(&asked.replaced), addresses(&last), "types {flags}");
+            assert_eq!(addresses(&control.copy_settings(&mut settings)), addresses(&last));
+            assert_eq!((steering.is_some(), asked.steering.is_some()), (flags != 0, flags == 0));
+            last = steering;
+        }
+    }
+
+    #[test]
+    fn hash_settings_are_copied_where_they_have_changed() {
+        let mut control = hashing(1);
+        let mut settings = GuestSettings::default();
+        control.answer(&mut set_flags(1, false), 1);
+        assert!(control.copy_settings(&mut settings).is_none() && settings.hash.is_on());
+        assert!(settings.steering.is_none(), "one queue is no choice");
+        // What the copy alone has stays as long as no request changes the settings.
+        assert_eq!(settings.hash.set_flags(0xF), CtrlStatus::Success);
+        control.multicast.request(true);
+        control.copy_settings(&mut settings);
+        control.answer(&mut set_flags(0x10, false), 2); // refused
+        control.copy_settings(&mut settings);
+        assert_eq!((settings.hash.flags(), settings.multicast.filters()), (0xF, true));
+        control.answer(&mut set_flags(3, false), 3);
+        control.copy_settings(&mut settings);
+        assert_eq!(settings.hash, control.hash);
+    }
 }

@@ -9,8 +9,8 @@
 //! Invariant: the copy is made in memory that the queue has from its beginning, since a queue may
 //! be polled where memory cannot be waited for.
 //!
-//! What a guest may do: change its settings at any rate. Each change costs its own queues a copy of
-//! five kilobytes.
+//! What a guest may do: change its settings at any rate. Each change costs its own queues a copy,
+//! of the multicast addresses always, of the five kilobytes of hash settings if these changed.
 
 use super::hash::HashSettings;
 use super::multicast::MulticastList;

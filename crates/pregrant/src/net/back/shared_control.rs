@@ -8,8 +8,8 @@
 //! The data path normally takes no lock: RX compares a number, TX checks a flag. A vif with a
 //! `rate` has one credit for all of its queues. A worker never waits for the lock: one that finds
 //! it held serves its other queues first and comes back, and a batch with MCAST extras goes back to
-//! its ring. Control reads and maps pages before it locks. Loom checks all orders:
-//! `tests/control_loom.rs`.
+//! its ring. Control reads and maps pages, allocates and frees outside of the lock. Loom checks the
+//! orders with up to three preemptions: `tests/control_loom.rs`.
 
 use super::control_state::{Asked, Control};
 use super::credit::{Credit, Rate};
@@ -54,7 +54,7 @@ impl DerefMut for ControlGuard<'_> {
 
 impl ControlGuard<'_> {
     /// Queues must copy the settings again.
-    pub(super) fn changes(&mut self) {
+    pub(super) fn mark_changed(&mut self) {
         self.is_changed = true;
     }
 }
@@ -81,19 +81,19 @@ impl SharedControl {
         Some(ControlGuard { control: self.control.try_lock()?, shared: self, is_changed: changes })
     }
 
-    /// Executes a control request of domain `of`, whose vif has `queues` queues. Returns the
-    /// answer, which is kept with the state as the one before `rsp_prod`. The caller must publish
-    /// it next. The guest's page is read, and memory is allocated, without the lock.
+    /// Executes a control request of domain `of`. Returns the answer, which is kept with the state
+    /// as the one before `rsp_prod`. The caller must publish it next. The guest's page is read, and
+    /// memory is allocated and freed, without the lock.
     pub fn answer<P: Platform>(
         &self,
         p: &P,
         of: DomId,
-        queues: usize,
         request: &CtrlRequest,
         rsp_prod: u32,
     ) -> CtrlResponse {
-        let checks = |count, first| self.control.lock().hash.check_mapping(count, first);
-        let mut asked = Asked::of_request(p, of, queues, request, checks);
+        let checks = |count, first| self.control.lock().hash().check_mapping(count, first);
+        let may_steer = self.control.lock().may_steer();
+        let mut asked = Asked::of_request(p, of, may_steer, request, checks);
         self.lock().answer(&mut asked, rsp_prod)
     }
 
@@ -108,8 +108,11 @@ impl SharedControl {
     #[cold]
     pub fn copy_settings(&self, to: &mut GuestSettings) -> Option<u32> {
         let control = self.control.try_lock()?;
-        control.copy_settings(to);
-        Some(self.changes())
+        let before = control.copy_settings(to);
+        let changes = self.changes();
+        drop(control);
+        drop(before); // five kilobytes, if no one else has it
+        Some(changes)
     }
 
     /// Whether the guest has a `rate`.

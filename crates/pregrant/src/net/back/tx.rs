@@ -207,7 +207,7 @@ impl<P: Platform> TxQueue<P> {
         let Some(credit) = locked.credit.as_mut() else { return Ok(None) };
         let todo = self.take_within(credit, clock, arena)?;
         if self.batch.no_frame != 0 {
-            locked.changes();
+            locked.mark_changed();
             self.execute(&mut locked);
         }
         Ok(Some(todo))
@@ -323,7 +323,8 @@ impl<P: Platform> TxQueue<P> {
         let before = p.peer().grant_ops();
         self.chain.retire(p, &mut self.done);
         self.stats.add_grant_ops(&before, &p.peer().grant_ops());
-        self.late.release(&mut self.done);
+        self.late.release(&self.done);
+        self.done.clear();
         loop {
             let given = self.late.take(BATCH_SLOTS, &mut self.answers);
             if self.answers.is_empty() {

@@ -22,14 +22,6 @@ pub type Todo = u64;
 /// Largest number of slots in a batch, which is also the number of records of a redo page.
 pub const BATCH_SLOTS: usize = crate::ring::REDO_RECORDS;
 
-/// An index below `N`, a power of two: so no index of a list of `N` items is checked again, and
-/// none can be past its end.
-#[inline(always)]
-pub const fn within<const N: usize>(k: usize) -> usize {
-    const { assert!(N.is_power_of_two()) };
-    k & (N - 1)
-}
-
 /// A set of the first `n` frames.
 #[inline(always)]
 pub fn mask(n: usize) -> Todo {

@@ -9,8 +9,8 @@
 //! docs/protocol 2.6); h is the headroom that the guest's XDP program asked for, else 0. It is
 //! placed only if all of its slots are there. Each request is read once.
 
-use super::{BATCH_SLOTS, Todo, bits, mask, within};
-use crate::array;
+use super::{BATCH_SLOTS, Todo, bits, mask};
+use crate::array::{self, within};
 use crate::error::PeerFault;
 use crate::net::ahead::{AHEAD, SHORT};
 use crate::net::checksum;
@@ -180,16 +180,13 @@ impl RxAccepts {
             return true;
         }
         // Most bursts have no work at all, which is seen without a branch for each frame.
-        let work = |desc: &FrameDesc| u8::from(desc.offload.csum_blank) | desc.offload.gso_type;
-        if burst.frames.iter().fold(0, |all, desc| all | work(desc)) == 0 {
+        let work = |offload: Offload| u8::from(offload.csum_blank) | offload.gso_type;
+        if burst.frames.iter().fold(0, |all, desc| all | work(desc.offload)) == 0 {
             return false;
         }
         // Another guest claims what it likes about its frames, and a port may pass that on.
-        burst.frames.iter().filter(|desc| work(desc) != 0).any(|desc| {
-            let at = desc.at as usize;
-            let frame = burst.bytes.get(at..at + desc.len as usize).unwrap_or_default();
-            IpHeaders::parse(frame).is_ok_and(|ip| !ip.is_plain())
-        })
+        let mut with_work = burst.iter().filter(|(_, offload)| work(*offload) != 0);
+        with_work.any(|(frame, _)| IpHeaders::parse(frame).is_ok_and(|ip| !ip.is_plain()))
     }
 
     /// Completes frames with work that this front does not accept, and work that netif cannot
@@ -563,6 +560,7 @@ impl RxBatch {
     /// All answers, in ring order.
     #[inline(always)]
     pub fn answers(&self) -> &[RxResponse] {
+        debug_assert!(self.nr_rsps <= BATCH_SLOTS);
         self.rsps.get(..self.nr_rsps).unwrap_or_default()
     }
 

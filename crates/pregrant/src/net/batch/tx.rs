@@ -7,7 +7,8 @@
 //!                 rsps: one for each ring slot, in ring order, extras as NULL
 //! ```
 //!
-//! Each request is copied from the ring once, and the copies are validated by the rules of
+//! Each request is copied from the ring once for each time that it is taken (a batch that finds the
+//! control state locked goes back to its ring), and the copies are validated by the rules of
 //! docs/protocol 2.6, which distinguish three kinds of errors: a frame that is dropped and answered
 //! with ERROR, a failed grant operation (found later by the path), and a fault that closes the
 //! device ([`PeerFault`]). A batch has at most 64 frames. No frame is started without room for the
@@ -17,8 +18,8 @@
 //! What a peer may do: send any slots. The worst results are a fault, or a batch of errors. Every
 //! slot that was consumed is answered.
 
-use super::{BATCH_SLOTS, Thresholds, Todo, mask, within};
-use crate::array;
+use super::{BATCH_SLOTS, Thresholds, Todo, mask};
+use crate::array::{self, within};
 use crate::bounded::Bounded;
 use crate::error::PeerFault;
 use crate::net::gso::MIN_GSO_SIZE;
@@ -491,6 +492,9 @@ impl TxBatch {
                 self.no_frame |= 1 << i;
                 let has_room = self.multicast.push((rsp0 as u16, ask)).is_ok();
                 debug_assert!(has_room, "one for each frame at most");
+                if !has_room {
+                    self.fail(i, arena);
+                }
             }
             Outcome::Drop => {
                 let _ = arena.room(0, Offload::default());
@@ -543,6 +547,7 @@ impl TxBatch {
     /// All answers, in ring order.
     #[inline(always)]
     pub fn answers(&self) -> &[TxResponse] {
+        debug_assert!(self.nr_rsps <= BATCH_SLOTS);
         self.rsps.get(..self.nr_rsps).unwrap_or_default()
     }
 

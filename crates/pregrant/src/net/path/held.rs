@@ -26,8 +26,9 @@
 //! What a guest may do: change the payload at any time, but no head, length or place. It can name a
 //! page twice: both frames then have the bytes that are there when they are read.
 
+use crate::array::within;
 use crate::bounded::{Bounded, BoundedQueue};
-use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits, within};
+use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
 use alloc::boxed::Box;
@@ -191,27 +192,26 @@ impl HeldFrames {
         piece(part.place, part.len.into())
     }
 
-    /// Notes that the port keeps frame `i`; `page` gets each of its pages.
+    /// Notes that the port keeps frame `i`; `page` gets each of its pages. None: the port may not
+    /// read it here, or keeps it already; or there is no room for its pages.
     pub fn hold(&mut self, i: usize, mut page: impl FnMut(u32)) -> Option<Token> {
         if self.own & !self.keeping & 1 << i == 0 {
             return None;
         }
         let token = Token::of(self.serial, i);
         let first = usize::from(self.first[within::<BURST_FRAMES>(i)]);
-        let parts = self.parts.get(first..).unwrap_or_default().iter();
-        let parts = parts.take_while(|part| usize::from(part.frame) == i);
-        if self.kept.room() < parts.clone().count().max(1) {
+        let parts = self.parts.get(first..).unwrap_or_default();
+        let n = parts.iter().take_while(|part| usize::from(part.frame) == i).count();
+        if self.kept.room() < n.max(1) {
             return None;
         }
         self.keeping |= 1 << i;
-        let before = self.kept.len();
-        for part in parts {
+        for part in parts.iter().take(n) {
             page(part.place.page);
-            let has_room = self.kept.push_back(Kept { token, page: Some(part.place.page) }).is_ok();
-            debug_assert!(has_room, "that was asked before");
+            self.kept.put(Kept { token, page: Some(part.place.page) });
         }
-        if self.kept.len() == before {
-            let _ = self.kept.push_back(Kept { token, page: None });
+        if n == 0 {
+            self.kept.put(Kept { token, page: None });
         }
         Some(token)
     }
@@ -235,8 +235,7 @@ impl HeldFrames {
             while kept.get(at).is_some_and(|kept| kept.token == token) {
                 kept.remove(at).and_then(|kept| kept.page).map(&mut release);
             }
-            let has_room = self.done.push(token).is_ok();
-            debug_assert!(has_room, "a frame that is not retired has a slot of the ring");
+            self.done.put(token); // a frame that is not retired has a slot of the ring
         };
         let Some(tokens) = tokens else {
             while let Some(token) = self.kept.front().map(|kept| kept.token) {
@@ -254,9 +253,8 @@ impl HeldFrames {
 
     /// Appends the frames whose requests may be answered now.
     pub fn retire(&mut self, done: &mut Bounded<Token>) {
-        for token in self.done.to_drain().drain(..) {
-            let has_room = done.push(token).is_ok();
-            debug_assert!(has_room, "there is room for a ring's frames");
+        while let Some(token) = self.done.pop() {
+            done.put(token); // there is room for a ring's frames
         }
     }
 }

@@ -407,7 +407,7 @@ impl<P: Platform> Vif<P> {
             return Ok(Polled::Idle);
         }
         let Some(ctrl) = &mut self.ctrl else { return Ok(Polled::Idle) };
-        let polled = ctrl.poll(p, self.of, self.shares.len(), &self.control, self.grefs.as_mut());
+        let polled = ctrl.poll(p, self.of, &self.control, self.grefs.as_mut());
         // Queues that are here apply it at once; workers do when they are notified.
         self.queues.iter_mut().for_each(|q| q.apply_config(p));
         polled

@@ -11,9 +11,10 @@
 
 use super::exchange::GrefExchange;
 use super::table::GrefTable;
+use crate::array::within;
 use crate::bounded::Bounded;
 use crate::net::ahead::SHORT;
-use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits, within};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HeldFrames, Place};
 use crate::platform::{PeerMem, Platform};

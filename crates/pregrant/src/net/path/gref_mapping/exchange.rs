@@ -112,17 +112,14 @@ impl<M> GrefExchange<M> {
                     waits = true;
                     break;
                 }
-                PageCommand::Keep { pages, unplaced } => table.insert_all(pages, unplaced.take()),
+                PageCommand::Keep { pages, unplaced } => table.insert_all(pages, unplaced),
                 PageCommand::GiveBack { refs, pages } => {
                     let Some(mut given) = self.given.try_lock() else {
                         commands.push(command);
                         waits = true;
                         break;
                     };
-                    for page in refs.iter().filter_map(|gref| table.remove(*gref)) {
-                        let has_room = pages.push(page).is_ok();
-                        debug_assert!(has_room, "there is room for each reference's");
-                    }
+                    refs.iter().filter_map(|gref| table.remove(*gref)).for_each(|page| pages.put(page));
                     *given = Some(mem::take(pages).into_vec());
                     gave = true;
                 }

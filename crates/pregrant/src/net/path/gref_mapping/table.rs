@@ -42,29 +42,28 @@ impl<M> GrefTable<M> {
         }
     }
 
-    /// Adds a page. It may allocate.
-    pub fn insert(&mut self, gref: GrantRef, page: Mapped<M>) {
-        self.insert_all(&mut Vec::from([(gref, page)]), Some(Entry::new(Unplaced::new(1))));
-    }
-
     /// Adds `pages`. Those without a place in the hash table go into the list `unplaced`, which has
-    /// room for all of them.
+    /// room for all of them, and which is taken if there are any.
     pub(super) fn insert_all(
         &mut self,
         pages: &mut Vec<(GrantRef, Mapped<M>)>,
-        unplaced: Option<Box<Entry<Unplaced<M>>>>,
+        unplaced: &mut Option<Box<Entry<Unplaced<M>>>>,
     ) {
-        let Some(mut unplaced) = unplaced else { return };
         while let Some((gref, page)) = pages.pop() {
-            self.writable += usize::from(page.writable);
+            let writable = usize::from(page.writable);
             if let Err(page) = self.store.insert(gref, page) {
-                let has_room = unplaced.item.push((gref, page)).is_ok();
+                let list = unplaced.as_mut().map(|list| &mut list.item);
+                let has_room = list.is_some_and(|list| list.push((gref, page)).is_ok());
                 debug_assert!(has_room, "there is room for each");
+                if !has_room {
+                    continue; // it is unmapped, and in no count
+                }
                 self.nr_unplaced += 1;
             }
+            self.writable += writable;
         }
-        if !unplaced.item.is_empty() {
-            self.unplaced.push(unplaced);
+        if let Some(list) = unplaced.take_if(|list| !list.item.is_empty()) {
+            self.unplaced.push(list);
         }
     }
 
@@ -147,11 +146,17 @@ impl<M> GrefTable<M> {
 mod tests {
     use super::*;
 
+    /// Adds a page, with a list for it.
+    fn insert(table: &mut GrefTable<u32>, r: u32, writable: bool) {
+        let mut pages = Vec::from([(GrantRef(r), Mapped::new(r, writable))]);
+        table.insert_all(&mut pages, &mut Some(Entry::new(Unplaced::new(1))));
+    }
+
     #[test]
     fn what_finds_no_place_is_kept_and_comes_back() {
         let mut table = GrefTable::new(2);
         for r in [8, 9, 10] {
-            table.insert(GrantRef(r), Mapped::new(r, r != 8));
+            insert(&mut table, r, r != 8);
         }
         assert_eq!((table.len(), table.nr_writable()), (3, 2));
         assert_eq!(table.locate(GrantRef(10)), None, "served by the next path");

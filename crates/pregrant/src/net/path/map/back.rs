@@ -10,8 +10,9 @@
 //! its pages stay mapped, and all of its frames unanswered: so no more pages are kept than the ring
 //! has slots, for which there is memory from the beginning.
 
+use crate::array::within;
 use crate::bounded::Bounded;
-use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits, within};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HEAD_BYTES, may_be_zero_copy};
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
@@ -60,8 +61,10 @@ pub struct MapPath<P: Platform> {
     maps_done: bool,
     /// The parts are mapped one by one, not all in one mapping.
     apart: bool,
-    /// Parts that could not be mapped.
+    /// Parts before `tried` that could not be mapped.
     bad: Bounded<u16>,
+    /// Number of parts that were tried one by one. Later ones, if there are any, are bad too.
+    tried: usize,
     /// Number of the current batch.
     serial: u64,
     /// Frames of the current batch that the port keeps.
@@ -87,6 +90,7 @@ impl<P: Platform> Default for MapPath<P> {
             maps_done: false,
             apart: false,
             bad: Bounded::new(BATCH_SLOTS),
+            tried: 0,
             serial: 0,
             keeping: 0,
             waiting: 0,
@@ -164,10 +168,10 @@ impl<P: Platform> MapPath<P> {
             return;
         }
         if let Ok(map) = p.peer().map(of, &self.refs, Access::ReadOnly) {
-            let _ = self.mapped.push(map); // it is empty
+            self.mapped.put(map); // it is empty
             return;
         }
-        self.apart = true;
+        (self.apart, self.tried) = (true, 0);
         for (k, gref) in self.refs.iter().enumerate() {
             let map = p.peer().map(of, &[*gref], Access::ReadOnly);
             let has_room = match map {
@@ -175,6 +179,10 @@ impl<P: Platform> MapPath<P> {
                 Err(_) => self.bad.push(k as u16).is_ok(),
             };
             debug_assert!(has_room, "there is room for a batch's slots");
+            if !has_room {
+                break; // a later part would have another one's page
+            }
+            self.tried = k + 1;
         }
     }
 
@@ -183,8 +191,8 @@ impl<P: Platform> MapPath<P> {
         let part = self.parts.get(k)?;
         let (map, page) = match (self.apart, self.bad.binary_search(&(k as u16))) {
             (false, _) => (0, k),
-            (true, Ok(_)) => return None,
-            (true, Err(bad_before)) => (k - bad_before, 0),
+            (true, Err(bad_before)) if k < self.tried => (k - bad_before, 0),
+            (true, _) => return None,
         };
         self.mapped.get(map)?.piece(page * PAGE_SIZE + part.from as usize, part.len as usize)
     }
@@ -213,8 +221,7 @@ impl<P: Platform> MapPath<P> {
                 mem::forget(map); // cannot be; a port may still read it
             }
         }
-        let has_room = self.kept.push(batch).is_ok();
-        debug_assert!(has_room, "a frame is held only where there is room");
+        self.kept.put(batch); // a frame is held only where there is room
     }
 
     /// Unmaps what was kept of a batch.
@@ -225,15 +232,21 @@ impl<P: Platform> MapPath<P> {
             if *of != serial {
                 k += 1;
             } else if let Some((_, map)) = self.kept_maps.take(k) {
-                let _ = self.mapped.push(map); // a batch's fit; what does not is unmapped here
+                self.mapped.put(map); // a batch's fit
             }
         }
         p.peer().unmap(self.mapped.to_drain());
     }
 
+    /// The parts that could not be mapped.
+    fn bad_parts(&self) -> impl Iterator<Item = &Part> {
+        let bad = self.bad.iter().filter_map(|k| self.parts.get(usize::from(*k)));
+        bad.chain(self.parts.get(self.tried..).unwrap_or_default().iter().filter(|_| self.apart))
+    }
+
     /// Fails the frames with a page that could not be mapped.
     fn fail_bad(&self, batch: &mut TxBatch, out: &mut Arena) {
-        for part in self.bad.iter().filter_map(|k| self.parts.get(usize::from(*k))) {
+        for part in self.bad_parts() {
             batch.fail_slot(part.frame as usize, part.slot as usize, out);
         }
     }
@@ -297,8 +310,7 @@ impl<P: Platform> BackPath<P> for MapPath<P> {
     fn retire(&mut self, p: &P, done: &mut Bounded<Token>) {
         let mut answer = |serial: u64, held: Todo| {
             for i in bits(held) {
-                let has_room = done.push(Token::of(serial, i)).is_ok();
-                debug_assert!(has_room, "there is room for a ring's frames");
+                done.put(Token::of(serial, i)); // there is room for a ring's frames
             }
         };
         let held = mem::take(&mut self.waiting);
@@ -340,8 +352,7 @@ impl<P: Platform> MapPath<P> {
             return 0; // what is here is of a batch before
         }
         self.map(p, of);
-        let bad = self.bad.iter().filter_map(|k| self.parts.get(usize::from(*k)));
-        bad.fold(0, |failed, part| failed | 1 << part.frame)
+        self.bad_parts().fold(0, |failed, part| failed | 1 << part.frame)
     }
 
     /// Marks frame `i` as kept by the port; None: another path serves the frame.

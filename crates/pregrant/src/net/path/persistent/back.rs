@@ -9,10 +9,11 @@
 //! two RX frames (either frame may be in it in the end: those whose pages are mapped are written
 //! first).
 
+use crate::array::within;
 use crate::bounded::Bounded;
 use crate::grants::{MappedPages, MappedStats, PURGED_AT_ONCE};
 use crate::net::ahead::SHORT;
-use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits, within};
+use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HeldFrames, Place};
 use crate::platform::{Access, PeerMem, Platform};
@@ -20,7 +21,6 @@ use crate::port::{Arena, Burst, Piece, Token};
 use crate::shm::SharedBytes;
 use crate::units::{DomId, GrantRef};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// The path `persistent`: pages of one direction of a queue that stay mapped.
 pub struct PersistentPath<P: Platform> {
@@ -29,7 +29,7 @@ pub struct PersistentPath<P: Platform> {
     /// RX: for each slot of the batch the index of its page.
     places: Box<[u32; BATCH_SLOTS]>,
     /// Pages that are about to be unmapped, some at a time.
-    unused: Vec<<P::Peer as PeerMem>::Map>,
+    unused: Bounded<<P::Peer as PeerMem>::Map>,
     pub(crate) held: HeldFrames,
 }
 
@@ -37,7 +37,7 @@ impl<P: Platform> PersistentPath<P> {
     /// Keeps at most `limit` pages mapped; `acc` is read-only for TX.
     pub fn new(limit: usize, acc: Access) -> Self {
         let places = crate::array::filled(0);
-        let unused = Vec::with_capacity(PURGED_AT_ONCE);
+        let unused = Bounded::new(PURGED_AT_ONCE);
         Self { store: MappedPages::new(limit), acc, places, unused, held: HeldFrames::default() }
     }
 
@@ -53,7 +53,7 @@ impl<P: Platform> PersistentPath<P> {
 
     /// Sets how many pages may stay mapped from now on, and unmaps those beyond that.
     pub fn limit_pages(&mut self, p: &P, pages: usize) {
-        self.store.lower_limit(pages);
+        self.store.set_limit_only(pages);
         self.unmap_excess(p);
     }
 
@@ -61,7 +61,7 @@ impl<P: Platform> PersistentPath<P> {
     #[cold]
     fn unmap_excess(&mut self, p: &P) {
         while self.store.purge_some(self.store.excess(), &mut self.unused) > 0 {
-            p.peer().unmap(&mut self.unused);
+            p.peer().unmap(self.unused.to_drain());
         }
     }
 
