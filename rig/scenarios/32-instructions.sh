@@ -161,6 +161,8 @@ names() { [ -z "$PROFILE" ] || awk '$2 ~ /^[tTwW]$/ { print $1, $3, $4 }' /proc/
 guest_names() {
 	[ -z "$PROFILE" ] || ask "$who" "awk '\$2 ~ /^[tTwW]\$/ && NF > 3 { print \$1, \$3, \$4 }' /proc/kallsyms | gzip | base64 | sed 's,^,RIG guest_names $1 ,'" || fail "$who says no names"
 }
+# module_names BY: of dom0's modules, once that of a back is loaded.
+module_names() { [ -z "$PROFILE" ] || awk '$2 ~ /^[tTwW]$/ && NF > 3 { print $1, $3, $4 }' /proc/kallsyms | gzip | base64 | sed "s,^,RIG module_names $1 ,"; }
 placed() { [ -z "$PROFILE" ] || echo "RIG placed $1 $(grep -m 1 ' r-xp .*/pregrant' "/proc/$BACK_PID/maps")"; }
 
 # decided BACK: rows of frames to the guest, on which programs decide.
@@ -219,6 +221,7 @@ on_kernel() {
 	linux_guest one 2 "$clock"
 	meet one 2
 	guest_names kernel
+	module_names kernel
 	rows kernel
 	ask one end
 	over one
@@ -240,7 +243,11 @@ moduled() {
 	front_guest two 3 "$clock"
 	ask two "insmod /rig/pregrant.ko path=$(echo $1 | tr + " ") && addresses 3 && within 20 grep -q 1 /sys/class/net/eth0/carrier" || fail "the module does not connect"
 	meet two 3
-	case $2 in netback|kernel) ;; *) placed "module/$1/$2" ;; esac
+	case $2 in
+	netback) ;;
+	kernel) module_names "module/$1/$2" ;;
+	*) placed "module/$1/$2" ;;
+	esac
 	guest_names "module/$1/$2"
 	rows "module/$1/$2"
 	decided "module/$1/$2"

@@ -86,15 +86,15 @@ pub(super) fn tables(rig: &Rig<'_>) -> Result<(), String> {
     let Kept { dir, readings, log, program } = Kept::of(rig);
     let bytes = fs::read(&log).map_err(|e| at(&log, e))?;
     let said = Said::of(&String::from_utf8_lossy(&bytes));
-    let guests = said
-        .guest_names
-        .iter()
-        .map(|(by, packed)| names::of_guest(&said.names, packed).map(|symbols| (by.clone(), symbols)));
+    let with_modules = |(by, packed): (&String, &String)| {
+        names::with_modules(&said.names, packed).map(|symbols| (by.clone(), symbols))
+    };
     let names = Names {
         xen: names::of_xen(rig)?,
         kernel: names::of_kernel(&said.names)?,
         ours: names::of_program(&program)?,
-        guests: guests.collect::<Result<_, String>>()?,
+        modules: said.module_names.iter().map(with_modules).collect::<Result<_, String>>()?,
+        guests: said.guest_names.iter().map(with_modules).collect::<Result<_, String>>()?,
     };
     let places = said.places(&names::code(&program)?)?;
     let lines = BufReader::new(fs::File::open(&readings).map_err(|e| at(&readings, e))?);
@@ -147,7 +147,7 @@ fn count(
         let times: i64 = words.next().and_then(|n| n.parse().ok()).ok_or_else(wrong)?;
         let function = match is_guests {
             true => names.find_guests(at, is_xen, &row.by),
-            false => names.find(at, is_xen, places.get(&row.by)),
+            false => names.find(at, is_xen, &row.by, places.get(&row.by)),
         };
         *counts[usize::from(is_guests)].entry(function).or_default() += sign * times;
     }
@@ -181,6 +181,7 @@ mod tests {
             xen: symbols(&[(0xffff82d040200000, "x")]),
             kernel: symbols(&[(0xffffffff81000000, "k")]),
             ours: symbols(&[(0x10, "o")]),
+            modules: BTreeMap::new(),
             guests: BTreeMap::from([("burst".to_string(), symbols(&[(0xffffffffc0000000, "g")]))]),
         };
         let places = BTreeMap::from([("burst".to_string(), (0x7000, 0x100))]);

@@ -42,6 +42,8 @@ pub(super) struct Names {
     pub(super) xen: Symbols,
     pub(super) kernel: Symbols,
     pub(super) ours: Symbols,
+    /// The symbols of dom0's kernel where a kind of back has a module loaded.
+    pub(super) modules: BTreeMap<String, Symbols>,
     /// The symbols of a guest with each kind of back.
     pub(super) guests: BTreeMap<String, Symbols>,
 }
@@ -57,12 +59,12 @@ impl Names {
         symbols.find(at).map_or((group::UNKNOWN, "?"), |symbol| (symbol.group, &symbol.name))
     }
 
-    /// Finds the function of dom0 that an instruction belongs to. `base`: address and length of our
-    /// program.
-    pub(super) fn find(&self, at: u64, is_xen: bool, base: Option<&(u64, u64)>) -> (Group, &str) {
+    /// Finds the function of dom0 that an instruction belongs to. `by` is the kind of back, `base`
+    /// address and length of our program.
+    pub(super) fn find(&self, at: u64, is_xen: bool, by: &str, base: Option<&(u64, u64)>) -> (Group, &str) {
         let (symbols, at) = match base {
             _ if is_xen => (&self.xen, at),
-            _ if at >= PROCESSES_END => (&self.kernel, at),
+            _ if at >= PROCESSES_END => (self.modules.get(by).unwrap_or(&self.kernel), at),
             Some((base, len)) if (*base..base + len).contains(&at) => (&self.ours, at - base),
             _ => return (group::OTHERS, group::OTHERS),
         };
@@ -111,11 +113,12 @@ pub(super) fn of_kernel(packed: &str) -> Result<Symbols, String> {
     Ok(Symbols::new(text.lines().filter_map(kernel_symbol)))
 }
 
-/// Returns the symbols of a guest, whose kernel and modules are dom0's at other addresses.
-pub(super) fn of_guest(dom0s: &str, modules: &str) -> Result<Symbols, String> {
+/// Returns the symbols of dom0's kernel with these modules: a guest's, whose kernel is dom0's, or
+/// those that dom0 has since.
+pub(super) fn with_modules(dom0s: &str, modules: &str) -> Result<Symbols, String> {
     let (kernel, modules) = unpacked(dom0s)
         .zip(unpacked(modules))
-        .ok_or("the guest did not print the names of its modules, or not all")?;
+        .ok_or("dom0 or the guest did not print the names of its modules, or not all")?;
     let without_modules = kernel.lines().filter(|line| !line.ends_with(']'));
     Ok(Symbols::new(without_modules.chain(modules.lines()).filter_map(kernel_symbol)))
 }
@@ -208,7 +211,7 @@ pub(super) mod tests {
         assert!(of_kernel(&packed[..packed.len() / 2]).is_err());
         assert!(of_kernel("").is_err());
         // printf 'ffffffffc0000000 c [x]\n' | gzip | base64
-        let of_guest = of_guest(packed, "H4sIAAAAAAACA0tLg4BkAwhQSFaIrojlAgAEsyIeFwAAAA==").unwrap();
+        let of_guest = with_modules(packed, "H4sIAAAAAAACA0tLg4BkAwhQSFaIrojlAgAEsyIeFwAAAA==").unwrap();
         let name = |at| of_guest.find(at).map(|symbol| symbol.name.as_str());
         assert_eq!([0xffffffff81000010, 0xffffffffc0000000].map(name), [Some("a"), Some("c [x]")]);
     }

@@ -4,6 +4,7 @@
 //!   RIG note WHAT | BY | FRAMES | ...     a row, after its readings
 //!   RIG names BASE64                      names of dom0's kernel, a piece
 //!   RIG guest_names BY BASE64             of a guest's modules, a piece: its kernel is dom0's
+//!   RIG module_names BY BASE64            of dom0's modules, once the one of a back is loaded
 //!   RIG placed BY BEGIN-END r-xp OFFSET ... where our program's code is with this kind of back, as /proc/PID/maps has it
 //! ```
 
@@ -61,6 +62,8 @@ pub(super) struct Said {
     pub(super) names: String,
     /// The names of the functions in the guests' kernel modules, by the kind of back.
     pub(super) guest_names: BTreeMap<String, String>,
+    /// Those in dom0's modules, for the kinds of back that load one.
+    pub(super) module_names: BTreeMap<String, String>,
     /// A line of /proc/PID/maps for each kind of back.
     code_maps: Vec<(String, String)>,
 }
@@ -73,9 +76,11 @@ impl Said {
             match word {
                 "note" => said.rows.extend(Row::parse(rest)),
                 "names" => said.names.push_str(rest),
-                "guest_names" => {
+                "guest_names" | "module_names" => {
+                    let names =
+                        if word == "guest_names" { &mut said.guest_names } else { &mut said.module_names };
                     let (by, piece) = rest.split_once(' ').unwrap_or((rest, ""));
-                    said.guest_names.entry(by.into()).or_default().push_str(piece.trim_end());
+                    names.entry(by.into()).or_default().push_str(piece.trim_end());
                 }
                 "placed" => {
                     said.code_maps.extend(rest.split_once(' ').map(|(by, map)| (by.into(), map.into())));
@@ -122,7 +127,8 @@ pub(super) mod tests {
         let log = "1.00 RIG note what | by | frames | bytes a frame | dom0's | a | b | c | d | e | f | g\n\
              2.00 (XEN) x RIG note TCP to the guest | burst | 10 | 54000 | 90000 | 1.6 | 5 | 1 | 1 | 1 | 1 | 0\n\
              3.00 RIG placed burst 7f0000050000-7f0000090000 r-xp 00040000 00:02 7 /usr/bin/pregrant\n\
-             4.00 RIG note remark\n5.00 [two] RIG guest_names burst QUJD\n5.00 [two] RIG guest_names burst REVG\n";
+             4.00 RIG note remark\n5.00 [two] RIG guest_names burst QUJD\n5.00 [two] RIG guest_names burst REVG\n\
+             6.00 RIG module_names kernel R0hJ\n";
         let said = Said::of(log);
         let tcp = Row {
             bytes_a_frame: 54000.0,
@@ -132,7 +138,7 @@ pub(super) mod tests {
         };
         assert_eq!((tcp.of_guest().by.as_str(), tcp.of_guest().accounted), ("burst, the guest", 5.0));
         assert_eq!(said.rows, [tcp]);
-        assert_eq!(said.guest_names["burst"], "QUJDREVG");
+        assert_eq!((&said.guest_names["burst"][..], &said.module_names["kernel"][..]), ("QUJDREVG", "R0hJ"));
         let places = said.places(&Code { offset: 0x40000, at: 0x41000, len: 0x800 }).unwrap();
         assert_eq!(places["burst"], (0x7f000000f000, 0x41800));
     }
