@@ -8,8 +8,9 @@
 
 use pregrant::platform::local::{LocalChan, LocalDomain, LocalMap};
 use pregrant::platform::{
-    Access, CopyOp, Events, GrantOps, LocalBytes, MapError, PeerMem, Platform, ReadySet,
+    Access, CopyOp, Events, GrantOps, LentCopies, LocalBytes, MapError, PeerMem, Platform, ReadySet,
 };
+use pregrant::port::Burst;
 use pregrant::{DomId, EvtchnPort, GrantRef, PlatformError};
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ pub trait Rules {
     fn touches(&self) {}
     fn unmasks(&self, is_spurious: bool) {
         let _ = is_spurious;
+    }
+    /// True if the domain copies from memory that a port lends.
+    fn copies_lent(&self) -> bool {
+        false
     }
 }
 
@@ -53,6 +58,21 @@ unsafe impl<R: Rules> PeerMem for RuledDomain<R> {
     }
     fn grant_ops(&self) -> GrantOps {
         self.domain.grant_ops()
+    }
+    fn lent_copies(&self) -> Option<&dyn LentCopies> {
+        self.rules.copies_lent().then_some(self)
+    }
+}
+
+impl<R: Rules> LentCopies for RuledDomain<R> {
+    fn copy_lent(&self, of: DomId, frames: &Burst<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
+        let mut bytes = frames.bytes.to_vec();
+        for lent in frames.lent {
+            let at = lent.at as usize;
+            assert_eq!(lent.piece.copy_out(&mut bytes[at..at + lent.piece.len()]), lent.piece.len());
+        }
+        assert!(ops.is_sorted_by_key(|op| op.at), "a platform goes once through what is lent");
+        self.copy(of, LocalBytes::ToPeer(&bytes), ops)
     }
 }
 

@@ -94,13 +94,16 @@ pub struct Burst<'a> {
     /// Fragments that belong into the area but are elsewhere, by their offsets. Only code that
     /// copies frames to a guest ([`copy_to`](Self::copy_to)) ever gets a burst with any.
     pub lent: &'a [LentPiece<'a>],
+    /// For each frame the number of bytes of its first slot on a ring, if that is to be less than a
+    /// page ([`Arena::cut`]); 0: as many as there is room for. Empty: no frame is cut.
+    pub cuts: &'a [u16],
 }
 
 impl<'a> Burst<'a> {
     /// A burst whose bytes are all private.
     #[inline(always)]
     pub fn of(bytes: &'a [u8], frames: &'a [FrameDesc]) -> Self {
-        Self { bytes, frames, lent: &[] }
+        Self { bytes, frames, lent: &[], cuts: &[] }
     }
 
     /// The frames with their bytes, without those that were dropped. A frame that exceeds the area
@@ -129,7 +132,8 @@ impl<'a> Burst<'a> {
 
     /// The burst without its first `n` frames.
     pub fn skip(&self, n: usize) -> Burst<'a> {
-        Burst { frames: self.frames.get(n..).unwrap_or_default(), ..*self }
+        let (frames, cuts) = (self.frames.get(n..), self.cuts.get(n..));
+        Burst { frames: frames.unwrap_or_default(), cuts: cuts.unwrap_or_default(), ..*self }
     }
 }
 
@@ -153,8 +157,10 @@ pub struct Arena {
     used: usize,
     frames: [FrameDesc; BURST_FRAMES],
     n: usize,
-    /// The zero-copy payload of the frames that were moved in.
+    /// The zero-copy payload of the frames.
     lent: Option<Loan>,
+    cuts: [u16; BURST_FRAMES],
+    has_cuts: bool,
     takes_lent: bool,
 }
 
@@ -214,6 +220,8 @@ impl Arena {
             frames: [FrameDesc::default(); BURST_FRAMES],
             n: 0,
             lent: None,
+            cuts: [0; BURST_FRAMES],
+            has_cuts: false,
             takes_lent: false,
         }
     }
@@ -225,7 +233,12 @@ impl Arena {
         self.n = 0;
         if self.moved_in {
             self.exchange();
+        }
+        if self.lent.is_some() {
             self.lent = None;
+        }
+        if self.has_cuts {
+            (self.cuts, self.has_cuts) = ([0; BURST_FRAMES], false);
         }
     }
 
@@ -439,10 +452,20 @@ impl Arena {
         &mut self.bytes
     }
 
+    /// Asks for the first slot of frame `i`, if it needs several, to have `bytes` bytes:
+    /// so that later slots, of a page each, are copied from one page of the frame's memory each. A
+    /// grant copy reads no two.
+    pub fn cut(&mut self, i: usize, bytes: u16) {
+        if let Some(cut) = self.cuts.get_mut(i) {
+            (*cut, self.has_cuts) = (bytes, true);
+        }
+    }
+
     /// The frames, to be read.
     #[inline(always)]
     pub fn burst(&self) -> Burst<'_> {
-        Burst::of(&self.bytes, self.frames.get(..self.n).unwrap_or_default())
+        let cuts = if self.has_cuts { self.cuts.get(..self.n).unwrap_or_default() } else { &[] };
+        Burst { cuts, ..Burst::of(&self.bytes, self.frames.get(..self.n).unwrap_or_default()) }
     }
 }
 

@@ -207,7 +207,8 @@ fn word_at<S: SharedBytes + ?Sized>(of: &S, at: usize) -> Option<NonNull<AtomicU
 }
 
 /// Some bytes of shared memory, valid while the owner of the mapping is borrowed. Made by
-/// [`SharedBytes::piece`].
+/// [`SharedBytes::piece`]. Its layout is an address and a length.
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     base: NonNull<u8>,

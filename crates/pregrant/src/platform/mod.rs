@@ -18,6 +18,7 @@
 
 use crate::burst_buffer::BurstBuffer;
 use crate::error::PlatformError;
+use crate::port::Burst;
 use crate::shm::SharedBytes;
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::wire::grant::GrantStatus;
@@ -175,6 +176,14 @@ pub enum LocalBytes<'a> {
     ToPeer(&'a [u8]),
 }
 
+/// Grant copies to a peer from wherever a port has the bytes of its frames.
+pub trait LentCopies {
+    /// Like [`PeerMem::copy`] of `frames.bytes` to the peer, where the bytes that
+    /// [belong](Burst::lent) into them are read where they are. The operations are in the order of
+    /// their local bytes.
+    fn copy_lent(&self, of: DomId, frames: &Burst<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError>;
+}
+
 /// A batch with local bytes of its own, one of several that are copied in one request.
 #[derive(Debug)]
 pub struct CopyBatch<'a> {
@@ -242,6 +251,10 @@ pub unsafe trait PeerMem {
     /// if none could be tried. An operation gets `bad_copy_arg` if its range exceeds the local
     /// bytes or the page.
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError>;
+    /// Copies from memory that a port lends, if the platform can.
+    fn lent_copies(&self) -> Option<&dyn LentCopies> {
+        None
+    }
     /// Copies several batches of one direction, in their order, with as few system calls as the
     /// platform can. Otherwise it is like [`copy`](Self::copy) of each batch.
     ///

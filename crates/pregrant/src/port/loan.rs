@@ -1,7 +1,8 @@
-//! Zero-copy frames between two guests: the payload is still in the sender's pages.
+//! Zero-copy frames for a guest: the payload is still in the pages of its sender, another guest, or
+//! in a kernel's buffers.
 //!
 //! ```text
-//!   sender's pages    [ payload ][ payload ]                      who lends: Lender
+//!   sender's memory   [ payload ][ payload ]                      who lends: Lender
 //!                         ^          ^
 //!   arena's bytes     [head| - - - - - - - |head| whole frame ]   pieces have the places of what is missing
 //!                        '--------'--copy_to, one copy--> receiver's pages
@@ -10,11 +11,12 @@
 //! Invariants: an arena has the head of such a frame, with all headers, and room for the rest. The
 //! rest is only read by [`Lender::read`], within one call, since it may be gone afterwards; it is
 //! copied once and never parsed. When the last frame was read or dropped, the sender's requests may
-//! be answered ([`Lender::release`], when the [`Loan`] is dropped).
+//! be answered, or a kernel's buffers freed ([`Lender::release`], when the [`Loan`] is dropped).
 //!
 //! What a guest may do: as the sender, change payload while it is copied. As the receiver, have no
 //! slots: then the frames are copied to private memory
-//! ([`FramePort::rx_stands`](super::FramePort::rx_stands)).
+//! ([`FramePort::rx_stands`](super::FramePort::rx_stands)), unless they are in such memory
+//! ([`Lender::may_wait`]).
 
 use super::{Arena, Burst, FrameDesc, ZeroCopyBurst};
 use crate::shm::{Piece, SharedBytes};
@@ -22,7 +24,9 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 
-/// A fragment that belongs at byte `at` of its burst.
+/// A fragment that belongs at byte `at` of its burst. A kernel makes lists of them: the fields are
+/// in this order, as C's structures have them.
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LentPiece<'a> {
     /// Offset in the frame.
@@ -45,6 +49,11 @@ pub trait Lender: Send + Sync {
     fn read(&self, read: &mut dyn FnMut(&[LentPiece<'_>]));
     /// Called when the payload is not read any more.
     fn release(&self);
+    /// Whether the payload may wait until its receiver has slots: no peer can write to it, and no
+    /// sender waits for it.
+    fn may_wait(&self) -> bool {
+        false
+    }
 }
 
 /// Zero-copy payload with its one reader. Dropping it [releases](Lender::release) the payload.
@@ -149,6 +158,13 @@ impl Arena {
         }
     }
 
+    /// The frames of this arena, which are in its own bytes, have zero-copy payload `lent`. Only an
+    /// arena that [takes it](Self::takes_lent) may get it.
+    pub fn lend(&mut self, lent: Loan) {
+        debug_assert!(self.takes_lent && !self.moved_in);
+        self.lent = Some(lent);
+    }
+
     /// The zero-copy payload of the arena's frames.
     #[inline(always)]
     pub fn lent(&self) -> Option<&Loan> {
@@ -159,6 +175,14 @@ impl Arena {
     #[inline(always)]
     pub fn end_loan(&mut self) {
         self.lent = None;
+    }
+
+    /// Frame `first` and those after it wait for their receiver's slots: they are made
+    /// [private](Self::make_private), unless they [may wait](Lender::may_wait) as they are.
+    pub fn make_wait(&mut self, first: usize) {
+        if !self.lent.as_ref().is_some_and(|lent| lent.0.may_wait()) {
+            self.make_private(first);
+        }
     }
 
     /// Copies the payload of frame `first` and of those after it, and releases all payload: of the

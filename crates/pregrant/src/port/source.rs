@@ -128,6 +128,6 @@ impl Frames for Burst<'_> {
     }
     #[inline(always)]
     fn skip(self, n: usize) -> Self {
-        Burst { frames: self.frames.get(n..).unwrap_or_default(), ..self }
+        Burst::skip(&self, n)
     }
 }

@@ -24,6 +24,7 @@ mod kept_records;
 mod kept_versions;
 mod lent;
 mod lent_standing;
+mod lent_to_copy;
 mod model_front;
 mod multicast_extras;
 mod named_buffers;

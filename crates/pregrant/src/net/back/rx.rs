@@ -89,7 +89,8 @@ impl<P: Platform> RxQueue<P> {
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
     ) -> Self {
-        let arena = Box::new(Arena::over(p.peer().burst_buffer(ARENA_BYTES)));
+        let mut arena = Box::new(Arena::over(p.peer().burst_buffer(ARENA_BYTES)));
+        arena.take_lent(p.peer().lent_copies().is_some());
         Self::with_arena(ring, chain, accepts, arena)
     }
 
@@ -105,7 +106,9 @@ impl<P: Platform> RxQueue<P> {
         let mut chain = chain.into();
         chain.resume(&ring);
         let mut arena = arena;
-        arena.take_lent(chain.has_others());
+        if chain.has_others() {
+            arena.take_lent(true);
+        }
         let buffers = chain.names().buffers.map(|buffers| buffers.data_len);
         let one_slot = (!accepts.sg).then(|| OneSlot::with_buffers(buffers));
         Self {
@@ -171,7 +174,11 @@ impl<P: Platform> RxQueue<P> {
             self.record_in_flight(port, 0);
         }
         let first = self.sent;
-        let burst = self.arena.burst().skip(first);
+        let mut burst = self.arena.burst().skip(first);
+        if self.chain.has_others() {
+            // They have places of their own for what is in a slot.
+            burst.cuts = &[];
+        }
         let hashes = if self.hashed { self.hashes.get(first..).unwrap_or_default() } else { &[] };
         let (used, wait) = self.batch.place(&mut self.ring, &burst, self.accepts, hashes)?;
         self.wait = wait;
@@ -186,7 +193,7 @@ impl<P: Platform> RxQueue<P> {
             if used > 0 {
                 return Ok(Polled::More);
             }
-            self.arena.make_private(first);
+            self.arena.make_wait(first);
             port.rx_stands();
             return Ok(Polled::Idle);
         }
@@ -219,7 +226,7 @@ impl<P: Platform> RxQueue<P> {
         Ok(Polled::More)
     }
 
-    /// Delivers zero-copy frames of other guests, those of the arena from `first` on.
+    /// Delivers zero-copy frames, those of the arena from `first` on.
     #[inline(never)]
     fn deliver_lent(&mut self, p: &P, of: DomId, first: usize, todo: Todo) -> Served {
         let Self { chain, batch, arena, .. } = self;
@@ -227,7 +234,9 @@ impl<P: Platform> RxQueue<P> {
         if let Some(loan) = arena.lent() {
             let burst = arena.burst().skip(first);
             loan.read(|lent| {
-                (served, rest) = chain.deliver_in_place(p, of, batch, &Burst { lent, ..burst }, todo);
+                let burst = Burst { lent, ..burst };
+                (served, rest) = chain.deliver_in_place(p, of, batch, &burst, todo);
+                rest = chain.deliver_lent(p, of, batch, &burst, rest);
             });
         }
         self.stats.lent.add(u64::from((todo & !rest & !batch.failed).count_ones()));

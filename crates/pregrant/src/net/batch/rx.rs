@@ -20,6 +20,7 @@ use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
 use crate::ring::{BackRing, NetRx, RingMem};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
+use crate::wire::netif::NR_SLOTS_MIN;
 use crate::wire::netif::{
     Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, HASH_ALGORITHM_TOEPLITZ, RSP_ERROR, RXF_CSUM_BLANK,
     RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
@@ -317,7 +318,8 @@ impl RxBatch {
             }
             let Some(&desc) = burst.frames.get(at.used) else { break };
             let hash = if MORE { hashes.get(at.used).copied().flatten() } else { None };
-            match self.place_one(ring, desc, accepts, hash, available, &mut at) {
+            let cut = burst.cuts.get(at.used).copied().unwrap_or(0);
+            match self.place_one(ring, desc, cut, accepts, hash, available, &mut at) {
                 Placed::Done => {}
                 Placed::Full => break,
                 Placed::Wants(need) => {
@@ -378,6 +380,7 @@ impl RxBatch {
         &mut self,
         ring: &BackRing<NetRx, M>,
         desc: FrameDesc,
+        cut: u16,
         accepts: RxAccepts,
         hash: Option<FrameHash>,
         available: u32,
@@ -397,7 +400,14 @@ impl RxBatch {
         }
         let gso = desc.offload.gso_type != 0;
         let extras = gso as u32 + hash.is_some() as u32 + (headroom > 0) as u32;
-        let need = slots_needed(len, room, extras);
+        let mut need = slots_needed(len, room, extras);
+        let mut first_room = room;
+        if cut > 0 && len > room && usize::from(cut) < room {
+            let with_cut = 1 + slots_needed(len - usize::from(cut), room, extras);
+            if with_cut <= NR_SLOTS_MIN as u32 + extras {
+                (need, first_room) = (with_cut, cut.into());
+            }
+        }
         if self.nr_frames == BURST_FRAMES || self.nr_rsps + need as usize > BATCH_SLOTS {
             return Placed::Full;
         }
@@ -415,7 +425,7 @@ impl RxBatch {
         let mut left = len;
         let mut first = true;
         while left > 0 {
-            let piece = left.min(room);
+            let piece = left.min(if first { first_room } else { room });
             let req = ring.read(at.taken);
             at.taken += 1;
             left -= piece;

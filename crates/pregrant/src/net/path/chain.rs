@@ -26,7 +26,7 @@ use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::net::stats::Served;
 #[cfg(feature = "research")]
 use crate::platform::GrantPool;
-use crate::platform::Platform;
+use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
 use crate::ring::{BackRing, NetRx, RingMem};
 use crate::units::DomId;
@@ -240,9 +240,10 @@ impl<P: Platform> Chain<P> {
     }
 
     /// Like [`deliver`](Self::deliver), for frames whose payload the port may only lend
-    /// ([`Loan`](crate::port::Loan)). The caller copies the payload of the returned frames to
-    /// private memory, then calls [`deliver_copies`](Self::deliver_copies): a grant copy is
-    /// possible between one guest's pages and ours only.
+    /// ([`Loan`](crate::port::Loan)). A platform may [copy](Self::deliver_lent) the returned frames
+    /// as they are. Otherwise the caller copies their payload to private memory, then calls
+    /// [`deliver_copies`](Self::deliver_copies): a grant copy is possible between one guest's pages
+    /// and ours only.
     ///
     /// It is called once a batch, from two places, and not inlined, so that its loops are compiled
     /// once.
@@ -272,6 +273,23 @@ impl<P: Platform> Chain<P> {
     pub fn deliver_copies(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, rest: Todo) {
         let refused = self.copy.deliver(p, of, batch, frames, rest);
         debug_assert_eq!(refused, 0, "copy serves every frame");
+    }
+
+    /// Delivers the frames that the chain's paths did not serve, some of whose bytes a port lends.
+    /// Returns those that it did not: all, if the platform cannot copy them.
+    pub fn deliver_lent(
+        &mut self,
+        p: &P,
+        of: DomId,
+        batch: &mut RxBatch,
+        frames: &Burst<'_>,
+        rest: Todo,
+    ) -> Todo {
+        match p.peer().lent_copies() {
+            Some(by) if rest != 0 => self.copy.deliver_lent(by, of, batch, frames, rest),
+            _ => return rest,
+        }
+        0
     }
 
     /// True if the chain has a path besides `copy`.

@@ -4,7 +4,7 @@
 use crate::bounded::Bounded;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::BackPath;
-use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
+use crate::platform::{CopyOp, LentCopies, LocalBytes, PeerMem, Platform};
 use crate::port::{Arena, Burst, Token};
 use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
@@ -27,6 +27,44 @@ impl CopyPath {
     fn begin(&mut self) {
         self.ops.clear();
         self.of.clear();
+    }
+
+    /// Delivers the frames in `todo`, some of whose bytes a port lends.
+    pub fn deliver_lent(
+        &mut self,
+        by: &dyn LentCopies,
+        of: DomId,
+        batch: &mut RxBatch,
+        frames: &Burst<'_>,
+        todo: Todo,
+    ) {
+        self.deliver_by(batch, todo, |ops| by.copy_lent(of, frames, ops).is_ok());
+    }
+
+    /// Delivers the frames in `todo` by `copy`, which returns false if it could not try.
+    #[inline(always)]
+    fn deliver_by(&mut self, batch: &mut RxBatch, todo: Todo, copy: impl FnOnce(&mut [CopyOp]) -> bool) {
+        self.begin();
+        for i in bits(todo) {
+            let mut refused = false;
+            for (k, slot) in batch.slots_of(i).iter().enumerate() {
+                if slot.len > 0 {
+                    refused |= !self.push(i, k, slot.gref, slot.offset, slot.len, slot.at);
+                }
+            }
+            if refused {
+                batch.fail(i);
+            }
+        }
+        if self.ops.is_empty() {
+            return;
+        }
+        let tried = copy(&mut self.ops);
+        for (op, &(i, _)) in self.ops.iter().zip(self.of.iter()) {
+            if !tried || op.status != GrantStatus::OKAY {
+                batch.fail(i as usize);
+            }
+        }
     }
 
     /// Adds the copy of one fragment. False: it names no page, or there is no room. Reference 0 is
@@ -76,27 +114,7 @@ impl<P: Platform> BackPath<P> for CopyPath {
 
     #[inline(always)]
     fn deliver(&mut self, p: &P, of: DomId, batch: &mut RxBatch, frames: &Burst<'_>, todo: Todo) -> Todo {
-        self.begin();
-        for i in bits(todo) {
-            let mut refused = false;
-            for (k, slot) in batch.slots_of(i).iter().enumerate() {
-                if slot.len > 0 {
-                    refused |= !self.push(i, k, slot.gref, slot.offset, slot.len, slot.at);
-                }
-            }
-            if refused {
-                batch.fail(i);
-            }
-        }
-        if self.ops.is_empty() {
-            return 0;
-        }
-        let tried = p.peer().copy(of, LocalBytes::ToPeer(frames.bytes), &mut self.ops).is_ok();
-        for (op, &(i, _)) in self.ops.iter().zip(self.of.iter()) {
-            if !tried || op.status != GrantStatus::OKAY {
-                batch.fail(i as usize);
-            }
-        }
+        self.deliver_by(batch, todo, |ops| p.peer().copy(of, LocalBytes::ToPeer(frames.bytes), ops).is_ok());
         0
     }
 
