@@ -5,7 +5,7 @@
  *
  *   first run   the interface is made: it is there before state 2
  *   2           the front's keys are awaited, and the toolstack's script (`hotplug-status`)
- *   4           threads have the queues; carrier, once the guest takes frames
+ *   4           the queues are polled; carrier, once the guest takes frames
  *   5, 6        at the guest's, at `online` = 0, after a fault, and at remove: nothing stays mapped
  *
  * A guest cannot make control run all the time: after RUNS_AT_ONCE runs each further one costs a
@@ -44,7 +44,7 @@ static void prepare_interface(struct pregrant_device *dev, unsigned int queues)
 	rtnl_unlock();
 }
 
-/* Takes the queues from their threads. True: the guest broke the protocol on one. */
+/* Stops the queues' polls. True: the guest broke the protocol on one. */
 static bool stop_queues(struct pregrant_device *dev)
 {
 	unsigned int k;
@@ -61,7 +61,7 @@ static bool stop_queues(struct pregrant_device *dev)
 	return pregrant_back_stop_queues(dev->back);
 }
 
-/* Hands the queues to threads. Below 0: there are no threads. */
+/* Has the queues polled. Below 0: there is no thread for one. */
 static int start_queues(struct pregrant_device *dev)
 {
 	unsigned int k, n = pregrant_back_start_queues(dev->back);

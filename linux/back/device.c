@@ -146,7 +146,7 @@ static void take_away(struct xenbus_device *xbdev)
 	dev->bound = false;
 	pregrant_end(dev);
 	mutex_unlock(&dev->control);
-	/* Nothing wakes control any more: no watch, no thread. */
+	/* Nothing wakes control any more: no watch, no poll. */
 	cancel_delayed_work_sync(&dev->work);
 	if (dev->registered) {
 		kobject_uevent(&xbdev->dev.kobj, KOBJ_OFFLINE);

@@ -3,14 +3,16 @@
  * A vif's backend: its net_device, its queues, and who runs where.
  *
  *   control   one delayed work item per vif, under `control`: it may sleep, and owns the back
- *   thread    one per queue, while the vif is connected: owns the queue's core, and polls both rings
- *   xmit      ndo_start_xmit: adds an skb for the guest to `skbs`, and wakes the thread after the last
- *             of several
- *   event     interrupt handler: wakes the thread
+ *   poll      NAPI, one per queue, enabled while the vif is connected: owns the queue's core, and polls
+ *             both rings
+ *   xmit      ndo_start_xmit: adds an skb for the guest to `skbs`, and schedules the poll after the last
+ *             of several, or wakes the thread
+ *   thread    one per queue, while the vif is connected: schedules the poll
+ *   event     interrupt handler: schedules the poll
  *   xenwatch  one thread of the kernel for all devices: it only queues control
  *
- *   guest --TX ring--> thread: the core copies, an skb is made --> the stack
- *   guest <--RX ring-- thread: the core copies <-- skbs <-- xmit <-- the stack
+ *   guest --TX ring--> poll: the core copies, an skb is made --> the stack
+ *   guest <--RX ring-- poll: the core copies <-- skbs <-- xmit <-- the stack
  *
  * TX and RX are the guest's view in the core, and the interface's in names of net_device: what the
  * guest sends is received here.
@@ -20,13 +22,13 @@
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
 
+#include <linux/hrtimer.h>
 #include <linux/if_ether.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
 #include <linux/ratelimit.h>
 #include <linux/skbuff.h>
-#include <linux/wait.h>
 #include <linux/workqueue.h>
 #include <xen/xenbus.h>
 
@@ -38,11 +40,13 @@
 #define PREGRANT_WAIT_FRAMES 512
 #define PREGRANT_WAIT_BYTES (1 << 20)
 /*
- * What the thread takes of it at once: so many frames, until it has so many bytes. They are beyond
+ * What a poll takes of it at once: so many frames, until it has so many bytes. They are beyond
  * what may wait, up to these and a frame.
  */
 #define PREGRANT_TAKE_FRAMES 64
 #define PREGRANT_TAKE_BYTES (256 << 10)
+/* Fragments of these in a burst. An skb with more is copied. */
+#define PREGRANT_PIECES 192
 /* What may wait in the stack's queue meanwhile (txqueuelen), which has no limit in bytes. */
 #define PREGRANT_QDISC_FRAMES 32
 
@@ -53,22 +57,26 @@ struct pregrant_queue {
 	/* Frames for the guest: under skbs.lock. */
 	struct sk_buff_head skbs;
 	size_t bytes;
-	/*
-	 * Those that the thread has taken of `skbs`: the thread's, without a lock, and given back
-	 * at its end.
-	 */
+	struct task_struct *thread; /* changed under `queues_lock`, while no sender runs; NULL: none */
+	int has_frames; /* the thread was woken */
+	/* Those that the poll has taken of `skbs`: the poll's, and given back when it is stopped. */
 	struct sk_buff_head taken;
+	/* Those of the core's burst, and their bytes: the poll's, then control's, until the core is done. */
+	struct sk_buff_head lent;
+	struct pregrant_lent_piece pieces[PREGRANT_PIECES];
+	unsigned int nr_pieces;
 
-	/* The thread. */
-	struct task_struct *thread; /* under `queues_lock`; NULL: none */
-	struct pregrant_back_queue *core; /* the thread's; NULL: none */
-	struct pregrant_back_counters *counters; /* under `queues_lock`; NULL: none */
-	wait_queue_head_t wait;
-	int has_event; /* the thread must poll before it sleeps */
+	/* The poll's: */
+	struct napi_struct napi;
+	struct pregrant_back_queue *core; /* NULL: none, and NAPI is disabled */
+	struct hrtimer timer; /* for the core's deadline */
 	struct list_head received; /* skbs of one poll, for the stack */
+	unsigned int batches;
+	bool is_broken; /* the guest broke the protocol */
 
-	u64 tx_packets, tx_bytes, tx_dropped; /* to the guest; the thread's */
-	u64 rx_packets, rx_bytes, rx_dropped; /* from it; the thread's */
+	struct pregrant_back_counters *counters; /* under `queues_lock`; NULL: none */
+	u64 tx_packets, tx_bytes, tx_dropped; /* to the guest; the poll's */
+	u64 rx_packets, rx_bytes, rx_dropped; /* from it; the poll's */
 	u64 purged; /* to the guest; under `control` */
 };
 
@@ -95,7 +103,7 @@ struct pregrant_device {
 	bool registered; /* the interface exists */
 
 	struct mutex queues_lock;
-	unsigned int queues_up; /* under `queues_lock`: queues with threads; 0: not connected */
+	unsigned int queues_up; /* under `queues_lock`: queues that are polled; 0: not connected */
 
 	/* Written and read in any context. */
 	unsigned long events; /* enum pregrant_event */

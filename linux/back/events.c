@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* The back's event channels: each is bound to one that the guest offers, and wakes its queue. */
+/*
+ * The back's event channels: each is bound to one that the guest offers, and has its queue
+ * polled.
+ */
 #include <linux/interrupt.h>
 #include <linux/slab.h>
 #include <xen/events.h>
@@ -43,7 +46,7 @@ struct pregrant_channel *pk_channel_bind(struct pregrant_device *dev, u32 remote
 	return chan;
 }
 
-/* Called before the queue's thread starts: from now on events wake it. */
+/* Called before the queue is polled: from now on events cause that. */
 void pregrant_channels_connect(struct pregrant_device *dev, struct pregrant_queue *queue,
 			       struct pregrant_back_queue *core)
 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * skbs: of frames that the guest sent, and for it. Each frame is copied between the skb and the
- * core's burst.
+ * skbs: of frames that the guest sent, and for it. A frame from the guest is copied from the core's
+ * burst to its skb. One for the guest is read by the core where the skb has it; a short one is
+ * copied to the burst, which costs less.
  */
 #include <linux/etherdevice.h>
 
@@ -13,24 +14,24 @@
 /* The largest order of these pages, if the kernel has some. */
 #define ORDER 3
 
-static struct sk_buff *skb_with(const void *bytes, size_t len)
+static struct sk_buff *skb_with(struct napi_struct *napi, const void *bytes, size_t len)
 {
-	size_t linear = len <= LINEAR_MAX ? len : HEAD;
 	struct sk_buff *skb;
 	int err;
 
-	/* Without RETRY_MAYFAIL the thread would wait here for ever, and remove for the thread. */
-	skb = alloc_skb_with_frags(NET_SKB_PAD + NET_IP_ALIGN + linear, len - linear, ORDER, &err,
-				   GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
+	if (len <= LINEAR_MAX) {
+		skb = napi_alloc_skb(napi, len);
+		if (skb)
+			skb_put_data(skb, bytes, len);
+		return skb;
+	}
+	skb = alloc_skb_with_frags(NET_SKB_PAD + NET_IP_ALIGN + HEAD, len - HEAD, ORDER, &err,
+				   GFP_ATOMIC | __GFP_NOWARN);
 	if (!skb)
 		return NULL;
 	skb_reserve(skb, NET_SKB_PAD + NET_IP_ALIGN);
-	if (linear == len) {
-		skb_put_data(skb, bytes, len);
-		return skb;
-	}
-	skb_put(skb, linear);
-	skb->data_len = len - linear;
+	skb_put(skb, HEAD);
+	skb->data_len = len - HEAD;
 	skb->len = len;
 	if (!skb_store_bits(skb, 0, bytes, len))
 		return skb;
@@ -41,7 +42,7 @@ static struct sk_buff *skb_with(const void *bytes, size_t len)
 void pk_frame_from_guest(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum, u32 gso_type,
 			 u32 gso_size)
 {
-	struct sk_buff *skb = len >= ETH_HLEN ? skb_with(bytes, len) : NULL;
+	struct sk_buff *skb = len >= ETH_HLEN ? skb_with(&queue->napi, bytes, len) : NULL;
 
 	if (!skb) {
 		queue->rx_dropped++;
@@ -69,14 +70,12 @@ drop:
 	kfree_skb(skb);
 }
 
-/* Called by the thread, between polls: the stack may send frames to any vif in response. */
+/* Called between batches: the stack may send frames to any vif in response, which only queues them. */
 void pregrant_deliver(struct pregrant_queue *queue)
 {
 	if (list_empty(&queue->received))
 		return;
-	local_bh_disable();
 	netif_receive_skb_list(&queue->received);
-	local_bh_enable();
 	INIT_LIST_HEAD(&queue->received);
 }
 
@@ -87,7 +86,7 @@ static void take_some(struct pregrant_queue *queue)
 	unsigned long flags;
 	size_t bytes = 0;
 
-	/* What comes now wakes the thread. */
+	/* What comes now has the queue polled again. */
 	if (skb_queue_empty_lockless(&queue->skbs))
 		goto out;
 	spin_lock_irqsave(&queue->skbs.lock, flags);
@@ -138,6 +137,88 @@ void pk_frame_done(struct pregrant_queue *queue, struct sk_buff *skb, void *to)
 	queue->tx_packets++;
 	queue->tx_bytes += skb->len;
 	consume_skb(skb);
+}
+
+static bool add_piece(struct pregrant_queue *queue, u32 *at, void *bytes, size_t len)
+{
+	if (!len)
+		return true;
+	if (!bytes || queue->nr_pieces == PREGRANT_PIECES || is_vmalloc_addr(bytes))
+		return false;
+	queue->pieces[queue->nr_pieces++] = (struct pregrant_lent_piece) { .at = *at, .bytes = bytes, .len = len };
+	*at += len;
+	return true;
+}
+
+static bool add_pieces(struct pregrant_queue *queue, u32 *at, struct sk_buff *skb)
+{
+	unsigned int k;
+
+	if (!add_piece(queue, at, skb->data, skb_headlen(skb)))
+		return false;
+	for (k = 0; k < skb_shinfo(skb)->nr_frags; k++) {
+		const skb_frag_t *frag = &skb_shinfo(skb)->frags[k];
+
+		if (!add_piece(queue, at, skb_frag_address(frag), skb_frag_size(frag)))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * What a long frame's first slot should have, so that a page of it is in each later one: what is before
+ * its first long fragment, and this one's bytes in its first page. 0: as much as fits.
+ */
+static int first_slot(const struct pregrant_queue *queue, unsigned int k, u32 from)
+{
+	for (; k < queue->nr_pieces; k++) {
+		const struct pregrant_lent_piece *piece = &queue->pieces[k];
+
+		if (piece->len >= PAGE_SIZE) {
+			u32 bytes = piece->at - from + PAGE_SIZE - offset_in_page(piece->bytes);
+
+			return bytes < PAGE_SIZE ? bytes : 0;
+		}
+	}
+	return 0;
+}
+
+int pk_frame_lend(struct pregrant_queue *queue, struct sk_buff *skb, u32 at, void *head, size_t len)
+{
+	unsigned int before = queue->nr_pieces;
+	struct sk_buff *part;
+	u32 from = at;
+
+	if (!add_pieces(queue, &at, skb))
+		goto full;
+	/* None has a list of its own: the stack makes it so, and the lengths would not be right. */
+	skb_walk_frags(skb, part)
+		if (skb_has_frag_list(part) || !add_pieces(queue, &at, part))
+			goto full;
+	if (skb_copy_bits(skb, 0, head, len))
+		goto full;
+	queue->tx_packets++;
+	queue->tx_bytes += skb->len;
+	__skb_queue_tail(&queue->lent, skb);
+	return skb->len > 2 * PAGE_SIZE ? first_slot(queue, before, from) : 0;
+full:
+	queue->nr_pieces = before;
+	return -ENOBUFS;
+}
+
+const struct pregrant_lent_piece *pk_lent(struct pregrant_queue *queue, size_t *n)
+{
+	*n = queue->nr_pieces;
+	return queue->pieces;
+}
+
+void pk_lent_end(struct pregrant_queue *queue)
+{
+	struct sk_buff *skb;
+
+	queue->nr_pieces = 0;
+	while ((skb = __skb_dequeue(&queue->lent)))
+		consume_skb(skb);
 }
 
 u32 pk_frames_waiting(struct pregrant_queue *queue)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Pages of a guest: mapped one by one, and copied by GNTTABOP_copy. All of it in process context:
- * Xen may ask to try again (GNTST_eagain), which the kernel's functions do, and sleep.
+ * Pages of a guest: mapped one by one, in process context, since Xen may ask to try again
+ * (GNTST_eagain), which the kernel's functions do, and sleep; and copied by GNTTABOP_copy, in any
+ * context. A copy for which Xen says so has failed: its frame is lost.
  */
 #include <linux/gfp.h>
 #include <linux/mm.h>
@@ -9,6 +10,8 @@
 #include <linux/vmalloc.h>
 #include <xen/grant_table.h>
 #include <xen/page.h>
+
+#include <asm/xen/hypercall.h>
 
 #include "driver.h"
 
@@ -72,18 +75,17 @@ void pk_unmap(struct pregrant_map *map)
 	kfree(map);
 }
 
-/* A copy whose memory here crosses a page is two operations: the pages need not be neighbours. */
-#define OPS (2 * PREGRANT_COPIES)
-
-/* The operations of a hypercall, for one thread. */
+/* The operations of a hypercall, and the copy that each is of: a copy may need several. */
+#define OPS 128
 struct pregrant_copies {
 	struct gnttab_copy ops[OPS];
-	u8 copy[OPS]; /* the copy that each is of */
+	u16 copy[OPS];
+	unsigned int nr;
 };
 
 struct pregrant_copies *pk_copies_new(void)
 {
-	return kvmalloc(sizeof(struct pregrant_copies), GFP_KERNEL | __GFP_NOFAIL);
+	return kvzalloc(sizeof(struct pregrant_copies), GFP_KERNEL | __GFP_NOFAIL);
 }
 
 void pk_copies_free(struct pregrant_copies *copies)
@@ -91,68 +93,84 @@ void pk_copies_free(struct pregrant_copies *copies)
 	kvfree(copies);
 }
 
-static struct page *page_of(const void *at)
-{
-	return is_vmalloc_addr(at) ? vmalloc_to_page(at) : virt_to_page(at);
-}
-
-static void set_op(struct gnttab_copy *op, u16 of, u32 gref, u16 offset, const void *at, u16 len, bool to_peer)
+static void set_op(struct gnttab_copy *op, u16 of, u32 gref, u16 offset, const void *at, bool is_direct, u16 len,
+		   bool to_peer)
 {
 	struct gnttab_copy_ptr *theirs = to_peer ? &op->dest : &op->source;
 	struct gnttab_copy_ptr *own = to_peer ? &op->source : &op->dest;
+	unsigned long pfn = is_direct ? PFN_DOWN(__pa(at)) : vmalloc_to_pfn(at);
 
-	memset(op, 0, sizeof(*op));
+	/* The reference is less long than the frame number. */
+	theirs->u.gmfn = 0;
 	theirs->u.ref = gref;
 	theirs->domid = of;
 	theirs->offset = offset;
-	own->u.gmfn = xen_page_to_gfn(page_of(at));
+	own->u.gmfn = pfn_to_gfn(pfn);
 	own->domid = DOMID_SELF;
 	own->offset = offset_in_page(at);
 	op->len = len;
 	op->flags = to_peer ? GNTCOPY_dest_gref : GNTCOPY_source_gref;
+	op->status = GNTST_okay;
 }
 
-/* Makes at most PREGRANT_COPIES of the copies. */
-static void copy_some(struct pregrant_copies *list, u16 of, void *base, bool to_peer, struct pregrant_copy *copies,
-		      unsigned int n)
+static void run(struct pregrant_copies *list, struct pregrant_copy *copies)
 {
-	unsigned int k, nr = 0;
+	bool failed = list->nr && HYPERVISOR_grant_table_op(GNTTABOP_copy, list->ops, list->nr);
+	unsigned int k;
+
+	for (k = 0; k < list->nr; k++) {
+		struct pregrant_copy *copy = &copies[list->copy[k]];
+
+		if (unlikely(failed))
+			copy->status = GNTST_general_error;
+		else if (list->ops[k].status != GNTST_okay && copy->status == GNTST_okay)
+			copy->status = list->ops[k].status;
+	}
+	list->nr = 0;
+}
+
+size_t pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, struct pregrant_copy *copies, size_t n,
+	       const struct pregrant_lent_piece *lent, size_t nr_lent)
+{
+	const struct pregrant_lent_piece *end = lent + nr_lent;
+	bool is_base_direct = !is_vmalloc_addr(base);
+	size_t k, made = 0;
 
 	for (k = 0; k < n; k++) {
-		u16 offset = copies[k].offset, left = copies[k].len;
-		void *at = base + copies[k].at;
+		u32 at = copies[k].at, left = copies[k].len;
+		u16 offset = copies[k].offset;
 
 		/* One that the core refuses has a status, and is not made. */
 		if (copies[k].status != GNTST_okay)
 			continue;
 		do {
-			u16 len = min_t(size_t, left, PAGE_SIZE - offset_in_page(at));
+			bool is_direct = is_base_direct;
+			void *here = base + at;
+			u32 len = left;
 
-			list->copy[nr] = k;
-			set_op(&list->ops[nr++], of, copies[k].gref, offset, at, len, to_peer);
+			while (lent != end && lent->at + lent->len <= at)
+				lent++;
+			if (lent != end && lent->at <= at) {
+				here = lent->bytes + (at - lent->at);
+				is_direct = true;
+				len = min_t(size_t, len, lent->at + lent->len - at);
+			} else if (lent != end) {
+				len = min_t(u32, len, lent->at - at);
+			}
+			/* Pages need not be neighbours. */
+			len = min_t(u32, len, PAGE_SIZE - offset_in_page(here));
+			if (list->nr == OPS)
+				run(list, copies);
+			list->copy[list->nr] = k;
+			set_op(&list->ops[list->nr++], of, copies[k].gref, offset, here, is_direct, len, to_peer);
+			made++;
 			offset += len;
 			at += len;
 			left -= len;
 		} while (left);
 	}
-	if (nr)
-		gnttab_batch_copy(list->ops, nr);
-	for (k = 0; k < nr; k++) {
-		struct pregrant_copy *copy = &copies[list->copy[k]];
-
-		if (list->ops[k].status != GNTST_okay && copy->status == GNTST_okay)
-			copy->status = list->ops[k].status;
-	}
-}
-
-void pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, struct pregrant_copy *copies, size_t n)
-{
-	size_t done, some;
-
-	for (done = 0; done < n; done += some) {
-		some = min_t(size_t, n - done, PREGRANT_COPIES);
-		copy_some(list, of, base, to_peer, copies + done, some);
-	}
+	run(list, copies);
+	return made;
 }
 
 /* Pages of the kernel's own addresses if possible, since the frame of each is looked up. */

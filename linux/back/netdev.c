@@ -14,8 +14,10 @@ static int pregrant_open(struct net_device *netdev)
 
 	netif_tx_start_all_queues(netdev);
 	/* The guest's frames wait for an interface that takes them. */
+	local_bh_disable();
 	for (k = 0; k < dev->max_queues; k++)
 		pregrant_queue_wake(&dev->queues[k]);
+	local_bh_enable();
 	return 0;
 }
 

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * A queue: the sender's side, and the thread that polls both rings.
+ * A queue: the sender's side, and the NAPI poll of both rings.
  *
- * The thread sleeps when both rings are empty and ask for events, until an event, a frame of the
- * stack, or the core's own deadline. `has_event` is set before it is woken, and cleared before it
- * polls, so none is missed.
+ * The poll ends when both rings are empty and ask for events. It comes again for an event, a frame
+ * of the stack, or the core's own deadline; what comes before it has ended is noted by NAPI, which
+ * polls once more.
+ *
+ * A sender in a softirq schedules the poll itself: it comes when that sender's poll is over, with
+ * all its frames. A process would have each of its frames polled at once, alone, before it could
+ * send the next; it wakes a thread, which schedules the poll.
  */
 #include <linux/hrtimer.h>
 #include <linux/kthread.h>
-#include <linux/sched/mm.h>
+#include <linux/preempt.h>
+#include <linux/version.h>
 
 #include "driver.h"
 
-/* Polls between two turns of the core, where there is always work. */
+/* Batches between two turns of the core, where there is always work. */
 #define TURN_EVERY 64
 
 struct pregrant_queue *pk_port(struct pregrant_device *dev, u32 index)
@@ -25,11 +30,19 @@ bool pk_port_is_up(struct pregrant_queue *queue)
 	return netif_running(queue->dev->netdev);
 }
 
-/* In any context. */
+/* With BH or interrupts disabled. While there is no core, NAPI is disabled. */
 void pregrant_queue_wake(struct pregrant_queue *queue)
 {
-	if (!xchg(&queue->has_event, 1))
-		wake_up(&queue->wait);
+	napi_schedule(&queue->napi);
+}
+
+/* ndo_start_xmit has queued frames. */
+static void wake_for_sender(struct pregrant_queue *queue)
+{
+	if (in_serving_softirq() || test_bit(NAPI_STATE_SCHED, &queue->napi.state))
+		pregrant_queue_wake(queue);
+	else if (!xchg(&queue->has_frames, 1))
+		wake_up_process(queue->thread);
 }
 
 static bool is_full(const struct pregrant_queue *queue)
@@ -69,7 +82,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	spin_lock_irqsave(&queue->skbs.lock, flags);
 	queue->bytes += skb->len;
 	__skb_queue_tail(&queue->skbs, skb);
-	/* Under the lock: the thread sees the stop, or this sees what it has taken. */
+	/* Under the lock: the poll sees the stop, or this sees what it has taken. */
 	if (is_full(queue))
 		netif_tx_stop_queue(txq);
 	spin_unlock_irqrestore(&queue->skbs.lock, flags);
@@ -79,22 +92,26 @@ drop:
 	dev_kfree_skb_any(skb);
 wake:
 	/* Also for those before a frame that is dropped. */
-	if (!netdev_xmit_more() || netif_xmit_stopped(txq))
-		pregrant_queue_wake(queue);
+	if ((!netdev_xmit_more() || netif_xmit_stopped(txq)) && READ_ONCE(queue->core))
+		wake_for_sender(queue);
 	return NETDEV_TX_OK;
 }
 
-/* Sleeps until there is something to do. */
-static void rest(struct pregrant_queue *queue)
+static enum hrtimer_restart deadline(struct hrtimer *timer)
+{
+	pregrant_queue_wake(container_of(timer, struct pregrant_queue, timer));
+	return HRTIMER_NORESTART;
+}
+
+/* Polls again at the core's deadline, if it has one. */
+static void set_timer(struct pregrant_queue *queue)
 {
 	u64 at = pregrant_back_wakes_at(queue->core);
-	ktime_t until = ns_to_ktime(at);
-	DEFINE_WAIT(wait);
 
-	prepare_to_wait(&queue->wait, &wait, TASK_IDLE);
-	if (!READ_ONCE(queue->has_event) && !kthread_should_stop())
-		schedule_hrtimeout(at ? &until : NULL, HRTIMER_MODE_ABS);
-	finish_wait(&queue->wait, &wait);
+	if (at)
+		hrtimer_start(&queue->timer, ns_to_ktime(at), HRTIMER_MODE_ABS);
+	else if (hrtimer_active(&queue->timer))
+		hrtimer_try_to_cancel(&queue->timer);
 }
 
 /* Handles what waits. Below 0: a fault. */
@@ -107,31 +124,59 @@ static int turn(struct pregrant_queue *queue)
 	return news;
 }
 
-/* Polls until the rings are empty, and asks for events. Below 0: a fault. */
-static int serve(struct pregrant_queue *queue)
+/* Both rings are empty: asks for events. 1: they are not; below 0: a fault. */
+static int rest(struct pregrant_queue *queue)
 {
-	unsigned int polls = 0;
-	int more;
+	int more = turn(queue);
 
-	do {
-		WRITE_ONCE(queue->has_event, 0);
-		smp_mb(); /* events from here on are seen by rest() */
-		do {
-			more = pregrant_back_poll_queue(queue->core);
-			pregrant_deliver(queue);
-			cond_resched();
-			if (more >= 0 && ++polls % TURN_EVERY == 0 && turn(queue) < 0)
-				return -EIO;
-		} while (more > 0 && !kthread_should_stop());
-		if (more >= 0)
-			more = turn(queue);
-		if (more >= 0)
-			more = pregrant_back_poll_arm(queue->core);
-	} while (more > 0 && !kthread_should_stop());
+	if (more >= 0)
+		more = pregrant_back_poll_arm(queue->core);
+	if (!more)
+		set_timer(queue);
 	return more;
 }
 
-/* What the thread has taken waits again, before the rest. */
+/*
+ * A batch has at most 64 frames and 256 KiB each way. Each frame counts against the budget, and each
+ * batch, whose frames may all be wrong.
+ */
+static int poll(struct napi_struct *napi, int budget)
+{
+	struct pregrant_queue *queue = container_of(napi, struct pregrant_queue, napi);
+	u64 frames = queue->rx_packets + queue->tx_packets;
+	int more, work, batches = 0;
+
+	/* netpoll, in any context. */
+	if (!budget)
+		return 0;
+	if (unlikely(queue->is_broken)) {
+		napi_complete(napi);
+		return 0;
+	}
+	do {
+		more = pregrant_back_poll_queue(queue->core);
+		pregrant_deliver(queue);
+		work = min_t(u64, queue->rx_packets + queue->tx_packets - frames + batches++, budget);
+		if (more > 0 && ++queue->batches % TURN_EVERY == 0 && turn(queue) < 0)
+			more = -EIO;
+	} while (more > 0 && work < budget);
+	if (!more)
+		more = rest(queue);
+	if (unlikely(more < 0)) {
+		queue->is_broken = true;
+		set_bit(PREGRANT_EV_FAULT, &queue->dev->events);
+		pregrant_wake_control(queue->dev);
+		napi_complete(napi);
+		return 0;
+	}
+	if (more)
+		return budget;
+	work = min(work, budget - 1);
+	napi_complete_done(napi, work);
+	return work;
+}
+
+/* What the poll has taken waits again, before the rest. */
 static void give_back(struct pregrant_queue *queue)
 {
 	struct sk_buff *skb;
@@ -144,27 +189,31 @@ static void give_back(struct pregrant_queue *queue)
 	spin_unlock_irqrestore(&queue->skbs.lock, flags);
 }
 
+static void wake(struct pregrant_queue *queue)
+{
+	local_bh_disable();
+	pregrant_queue_wake(queue);
+	/* Polls. */
+	local_bh_enable();
+}
+
 static int run(void *data)
 {
 	struct pregrant_queue *queue = data;
-	unsigned int flags = memalloc_noio_save(); /* this host may swap over the interface */
 
-	while (!kthread_should_stop()) {
-		if (serve(queue) < 0) {
-			set_bit(PREGRANT_EV_FAULT, &queue->dev->events);
-			pregrant_wake_control(queue->dev);
-			break;
-		}
-		rest(queue);
-	}
-	memalloc_noio_restore(flags);
-	give_back(queue);
-	while (!kthread_should_stop()) {
+	for (;;) {
 		set_current_state(TASK_IDLE);
-		if (!kthread_should_stop())
+		if (kthread_should_stop())
+			break;
+		if (!xchg(&queue->has_frames, 0)) {
 			schedule();
+			continue;
+		}
 		__set_current_state(TASK_RUNNING);
+		wake(queue);
+		cond_resched();
 	}
+	__set_current_state(TASK_RUNNING);
 	return 0;
 }
 
@@ -172,15 +221,16 @@ static int run(void *data)
 int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queue *core,
 			 struct pregrant_back_counters *counters)
 {
-	struct task_struct *thread = kthread_create(run, queue, "%s-q%u", queue->dev->netdev->name, queue->index);
+	struct task_struct *thread = kthread_run(run, queue, "%s-q%u", queue->dev->netdev->name, queue->index);
 
 	if (IS_ERR(thread))
 		return PTR_ERR(thread);
-	queue->has_event = 0;
-	queue->counters = counters;
 	queue->thread = thread;
+	queue->counters = counters;
+	queue->is_broken = false;
 	WRITE_ONCE(queue->core, core);
-	wake_up_process(thread);
+	napi_enable(&queue->napi);
+	wake(queue);
 	return 0;
 }
 
@@ -191,11 +241,14 @@ void pregrant_queue_stop(struct pregrant_queue *queue)
 		return;
 	kthread_stop(queue->thread);
 	queue->thread = NULL;
+	napi_disable(&queue->napi);
+	hrtimer_cancel(&queue->timer);
+	give_back(queue);
 	WRITE_ONCE(queue->core, NULL);
 	queue->counters = NULL;
 }
 
-/* Called with `control` held: drops what waits, but for what a thread has taken. */
+/* Called with `control` held: drops what waits, but for what a poll has taken. */
 void pregrant_queue_purge(struct pregrant_queue *queue)
 {
 	unsigned long flags;
@@ -210,10 +263,10 @@ void pregrant_queue_purge(struct pregrant_queue *queue)
 	__skb_queue_purge(&old);
 }
 
-/* Called when no thread will run any more. */
+/* Called when no poll will run any more. */
 void pregrant_queue_free(struct pregrant_queue *queue)
 {
-	give_back(queue);
+	netif_napi_del(&queue->napi);
 	pregrant_queue_purge(queue);
 }
 
@@ -223,6 +276,13 @@ void pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *d
 	queue->index = index;
 	skb_queue_head_init(&queue->skbs);
 	__skb_queue_head_init(&queue->taken);
-	init_waitqueue_head(&queue->wait);
+	__skb_queue_head_init(&queue->lent);
 	INIT_LIST_HEAD(&queue->received);
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
+	hrtimer_setup(&queue->timer, deadline, CLOCK_MONOTONIC, HRTIMER_MODE_ABS);
+#else
+	hrtimer_init(&queue->timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS);
+	queue->timer.function = deadline;
+#endif
+	netif_napi_add(dev->netdev, &queue->napi, poll);
 }

@@ -286,10 +286,12 @@ struct pregrant_copies *pk_copies_new(void);
 void pk_copies_free(struct pregrant_copies *copies);
 /*
  * Makes the `n` copies between pages of domain `of` and the memory at `base` whose status is
- * GNTST_okay, in their order, and sets the status of each that fails.
+ * GNTST_okay, in their order, and sets the status of each that fails. `lent` has what is
+ * elsewhere of that memory, in order, as the copies are then. Returns the number of operations
+ * that Xen was asked for.
  */
-void pk_copy(struct pregrant_copies *copies, u16 of, void *base, bool to_peer,
-	struct pregrant_copy *ops, size_t n);
+size_t pk_copy(struct pregrant_copies *copies, u16 of, void *base, bool to_peer,
+	struct pregrant_copy *ops, size_t n, const struct pregrant_lent_piece *lent, size_t nr_lent);
 /* Memory for bursts, zeroed. It waits until there is some. */
 void *pk_burst(size_t bytes);
 void pk_burst_free(void *at);
@@ -313,6 +315,18 @@ struct sk_buff *pk_frame_next(struct pregrant_queue *port, struct pregrant_frame
  * dropped.
  */
 void pk_frame_done(struct pregrant_queue *port, struct sk_buff *skb, void *to);
+/*
+ * Lends the bytes of an skb for the guest, whose place in the core's burst is `at`, counts it
+ * as sent, and keeps it until pk_lent_end. `head` gets its first `len` bytes. Returns how many
+ * bytes its first slot should have, 0: as many as fit; below 0: it cannot, and pk_frame_done
+ * must follow.
+ */
+int pk_frame_lend(struct pregrant_queue *port, struct sk_buff *skb, u32 at, void *head,
+	size_t len);
+/* The bytes that are lent, in order; `n` gets the number of fragments. */
+const struct pregrant_lent_piece *pk_lent(struct pregrant_queue *port, size_t *n);
+/* Nothing of that is read any more: frees the skbs. */
+void pk_lent_end(struct pregrant_queue *port);
 /* Number of skbs that wait for the guest. */
 u32 pk_frames_waiting(struct pregrant_queue *port);
 
@@ -329,7 +343,7 @@ struct pregrant_back *pregrant_back_new(struct pregrant_device *device, u16 of, 
 u32 pregrant_back_step(struct pregrant_back *back);
 /* Writes state 4. Below 0: as FAILED of pregrant_back_step. */
 int pregrant_back_say_connected(struct pregrant_back *back);
-/* Hands out the queues, each to its thread. Returns how many. */
+/* Hands out the queues, each to its poll. Returns how many. */
 u32 pregrant_back_start_queues(struct pregrant_back *back);
 /* A queue that is handed out. Null: there is none. */
 struct pregrant_back_queue *pregrant_back_queue(const struct pregrant_back *back, u32 queue);
@@ -365,11 +379,11 @@ void pregrant_back_free(struct pregrant_back *back);
 /* linux/core/src/back/queue.rs */
 /* Moves one batch each way. 1: there may be more; below 0: the guest broke the protocol. */
 int pregrant_back_poll_queue(struct pregrant_back_queue *queue);
-/* Called before the thread sleeps: asks for events. 1: there is work; below 0: a fault. */
+/* Called where nothing waits: asks for events. 1: there is work; below 0: a fault. */
 int pregrant_back_poll_arm(struct pregrant_back_queue *queue);
 /*
- * Handles what waits: before the thread sleeps, and now and then before that. 1: the device's
- * control must look at the link; below 0: a fault.
+ * Handles what waits: before events are asked for, and now and then before that. 1: the
+ * device's control must look at the link; below 0: a fault.
  */
 int pregrant_back_turn(struct pregrant_back_queue *queue);
 /* Time at which the queue must be polled even if no event comes, by pk_now_ns; 0: never. */

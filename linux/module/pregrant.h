@@ -113,7 +113,15 @@ _Static_assert(sizeof(struct pregrant_copy) == 16 && offsetof(struct pregrant_co
 		       offsetof(struct pregrant_copy, offset) == 4 && offsetof(struct pregrant_copy, len) == 6 &&
 		       offsetof(struct pregrant_copy, at) == 8 && offsetof(struct pregrant_copy, status) == 12,
 	       "the layout of CopyOp");
-#define PREGRANT_COPIES 64 /* of one hypercall */
+/* Bytes of a burst that are elsewhere: LentPiece of the crate. */
+struct pregrant_lent_piece {
+	u32 at; /* offset in the burst */
+	void *bytes;
+	size_t len;
+};
+_Static_assert(sizeof(struct pregrant_lent_piece) == 24 && offsetof(struct pregrant_lent_piece, bytes) == 8 &&
+		       offsetof(struct pregrant_lent_piece, len) == 16,
+	       "the layout of LentPiece");
 #define PREGRANT_BACK_COUNTERS 10 /* of a direction of a queue */
 
 /* selftest_*.c: return 0, or an error code after logging what is wrong. */

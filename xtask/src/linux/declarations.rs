@@ -252,6 +252,7 @@ fn c_type(kind: &str) -> Result<&'static str, String> {
         "Map" => "struct pregrant_map *",
         "Copies" => "struct pregrant_copies *",
         "CopyOp" => "struct pregrant_copy ",
+        "LentPiece<'_>" | "LentPiece<'static>" => "struct pregrant_lent_piece ",
         "Port" => "struct pregrant_queue *",
         "Tx" => "struct pregrant_tx ",
         "Rx" => "struct pregrant_rx ",

@@ -14,16 +14,17 @@ use core::ptr::NonNull;
 use core::time::Duration;
 use pregrant::burst_buffer::BurstBuffer;
 use pregrant::platform::{
-    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LocalBytes, MapError, NoMemory,
-    PeerMem, Platform, ReadySet,
+    Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LentCopies, LocalBytes, MapError,
+    NoMemory, PeerMem, Platform, ReadySet,
 };
+use pregrant::port::{Burst, LentPiece};
 use pregrant::shm::SharedBytes;
 use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE, PlatformError};
 
 const NOT_SUPPORTED: i32 = 95;
 
-/// A handle of one device, for one thread.
+/// A handle of one device, for one user at a time.
 pub struct Machine {
     pub device: Device,
     copies: Copies,
@@ -128,6 +129,40 @@ fn fits(op: &CopyOp, room: usize) -> bool {
     usize::from(op.offset) + len <= PAGE_SIZE && at <= room && len <= room - at
 }
 
+impl Machine {
+    /// Copies between pages of domain `of` and the bytes at an address, of which `lent` are
+    /// elsewhere.
+    ///
+    /// # Safety
+    /// The bytes are there, and are the caller's; if they are to be written to, alone.
+    unsafe fn copy_with(
+        &self,
+        of: DomId,
+        (base, room): (*mut u8, usize),
+        to_peer: bool,
+        ops: &mut [CopyOp],
+        lent: &[LentPiece<'_>],
+    ) {
+        for op in ops.iter_mut() {
+            op.status = if fits(op, room) { GrantStatus::OKAY } else { GrantStatus::BAD_COPY_ARG };
+        }
+        let (copies, n, nr_lent) = (ops.as_mut_ptr(), ops.len(), lent.len());
+        // SAFETY: C makes those that are OKAY, which are within the caller's bytes.
+        let made =
+            unsafe { shim::pk_copy(self.copies, of.0, base, to_peer, copies, n, lent.as_ptr(), nr_lent) };
+        self.count(|count| count.copies += made as u64);
+    }
+}
+
+impl LentCopies for Machine {
+    fn copy_lent(&self, of: DomId, frames: &Burst<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {
+        let bytes = (frames.bytes.as_ptr().cast_mut(), frames.bytes.len());
+        // SAFETY: this call has the bytes, and they are only read.
+        unsafe { self.copy_with(of, bytes, true, ops, frames.lent) };
+        Ok(())
+    }
+}
+
 // SAFETY: a map is one page, mapped until it is dropped.
 unsafe impl PeerMem for Machine {
     type Map = Map;
@@ -159,14 +194,13 @@ unsafe impl PeerMem for Machine {
             // It is only read.
             LocalBytes::ToPeer(bytes) => (bytes.as_ptr().cast_mut(), bytes.len(), true),
         };
-        self.count(|count| count.copies += ops.len() as u64);
-        for op in ops.iter_mut() {
-            op.status = if fits(op, room) { GrantStatus::OKAY } else { GrantStatus::BAD_COPY_ARG };
-        }
-        // SAFETY: C makes those that are OKAY, which are within the local bytes: this call has
-        // them, and they are only read if the peer is written to.
-        unsafe { shim::pk_copy(self.copies, of.0, base, to_peer, ops.as_mut_ptr(), ops.len()) };
+        // SAFETY: this call has the bytes, and they are only read if the peer is written to.
+        unsafe { self.copy_with(of, (base, room), to_peer, ops, &[]) };
         Ok(())
+    }
+
+    fn lent_copies(&self) -> Option<&dyn LentCopies> {
+        Some(self)
     }
 
     fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
@@ -174,7 +208,7 @@ unsafe impl PeerMem for Machine {
         let at = unsafe { shim::pk_burst(bytes) };
         match NonNull::new(at) {
             // SAFETY: zeroed memory of its own, which its owner frees.
-            Some(base) => unsafe { BurstBuffer::over(base, bytes, Box::new(Burst(base))) },
+            Some(base) => unsafe { BurstBuffer::over(base, bytes, Box::new(BurstMemory(base))) },
             None => BurstBuffer::lines(bytes),
         }
     }
@@ -185,12 +219,12 @@ unsafe impl PeerMem for Machine {
 }
 
 /// The owner of a burst's memory.
-struct Burst(NonNull<u8>);
+struct BurstMemory(NonNull<u8>);
 // SAFETY: it only frees.
-unsafe impl Send for Burst {}
+unsafe impl Send for BurstMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Burst {}
-impl Drop for Burst {
+unsafe impl Sync for BurstMemory {}
+impl Drop for BurstMemory {
     fn drop(&mut self) {
         // SAFETY: of `pk_burst`, and freed here alone.
         unsafe { shim::pk_burst_free(self.0.as_ptr()) }

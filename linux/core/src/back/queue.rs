@@ -1,9 +1,9 @@
-//! One queue of a back, as its thread calls it.
+//! One queue of a back, as its poll calls it.
 //!
 //! ```text
 //!   pregrant_back_poll_queue   one batch each way   until there is nothing more
 //!   pregrant_back_turn         what waits: frames that expire, a link that changes
-//!   pregrant_back_poll_arm     events are asked for; then the thread sleeps until pregrant_back_wakes_at
+//!   pregrant_back_poll_arm     events are asked for; then it is polled at the next, or at pregrant_back_wakes_at
 //! ```
 
 use super::platform::Machine;
@@ -22,7 +22,7 @@ use pregrant::net::stats::LiveStats;
 use pregrant::platform::{Events, PeerMem, Platform};
 use pregrant::port::{ARENA_BYTES, Arena};
 
-/// A queue that its thread has.
+/// A queue that its poll has.
 pub struct Queue {
     p: Machine,
     /// In the list of its vif, which no one touches meanwhile.
@@ -43,7 +43,7 @@ fn scratch(p: &Machine) -> Box<Arena> {
 pub struct Counters(Arc<QueueShare>);
 
 impl Queue {
-    /// A queue for the thread of `port`, with its counters.
+    /// A queue for the poll of `port`, with its counters.
     ///
     /// # Safety
     /// `queue` is valid, and no one else uses it, until this is dropped.
@@ -56,7 +56,7 @@ impl Queue {
         let scratch = scratch(&p);
         // SAFETY: the caller's.
         let counters = Counters(Arc::clone(unsafe { queue.as_mut() }.share()));
-        (Self { p, queue, port: Skbs(port), scratch, fault: None }, counters)
+        (Self { p, queue, port: Skbs::new(port), scratch, fault: None }, counters)
     }
 
     /// Its guest's fault: the ring, and how.
@@ -92,7 +92,7 @@ pub extern "C" fn pregrant_back_poll_queue(queue: &mut Queue) -> i32 {
     }
 }
 
-/// Called before the thread sleeps: asks for events. 1: there is work; below 0: a fault.
+/// Called where nothing waits: asks for events. 1: there is work; below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_poll_arm(queue: &mut Queue) -> i32 {
     let (core, p, ..) = queue.parts();
@@ -102,7 +102,7 @@ pub extern "C" fn pregrant_back_poll_arm(queue: &mut Queue) -> i32 {
     }
 }
 
-/// Handles what waits: before the thread sleeps, and now and then before that. 1: the device's
+/// Handles what waits: before events are asked for, and now and then before that. 1: the device's
 /// control must look at the link; below 0: a fault.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_turn(queue: &mut Queue) -> i32 {

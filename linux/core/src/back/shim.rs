@@ -3,6 +3,7 @@
 use crate::shim::{Channel, Device, Skb};
 use core::ffi::c_void;
 use pregrant::platform::CopyOp;
+use pregrant::port::LentPiece;
 
 /// A `struct pregrant_map`: a page of the guest.
 pub type Map = *mut c_void;
@@ -34,8 +35,19 @@ unsafe extern "C" {
     pub fn pk_copies_new() -> Copies;
     pub fn pk_copies_free(copies: Copies);
     /// Makes the `n` copies between pages of domain `of` and the memory at `base` whose status is
-    /// GNTST_okay, in their order, and sets the status of each that fails.
-    pub fn pk_copy(copies: Copies, of: u16, base: *mut u8, to_peer: bool, ops: *mut CopyOp, n: usize);
+    /// GNTST_okay, in their order, and sets the status of each that fails. `lent` has what is
+    /// elsewhere of that memory, in order, as the copies are then. Returns the number of operations
+    /// that Xen was asked for.
+    pub fn pk_copy(
+        copies: Copies,
+        of: u16,
+        base: *mut u8,
+        to_peer: bool,
+        ops: *mut CopyOp,
+        n: usize,
+        lent: *const LentPiece<'_>,
+        nr_lent: usize,
+    ) -> usize;
     /// Memory for bursts, zeroed. It waits until there is some.
     pub fn pk_burst(bytes: usize) -> *mut u8;
     pub fn pk_burst_free(at: *mut u8);
@@ -66,6 +78,15 @@ unsafe extern "C" {
     /// Copies an skb for the guest to `to`, counts it as sent, and frees it. `to` null: it is
     /// dropped.
     pub fn pk_frame_done(port: Port, skb: Skb, to: *mut u8);
+    /// Lends the bytes of an skb for the guest, whose place in the core's burst is `at`, counts it
+    /// as sent, and keeps it until pk_lent_end. `head` gets its first `len` bytes. Returns how many
+    /// bytes its first slot should have, 0: as many as fit; below 0: it cannot, and pk_frame_done
+    /// must follow.
+    pub fn pk_frame_lend(port: Port, skb: Skb, at: u32, head: *mut u8, len: usize) -> i32;
+    /// The bytes that are lent, in order; `n` gets the number of fragments.
+    pub fn pk_lent(port: Port, n: *mut usize) -> *const LentPiece<'static>;
+    /// Nothing of that is read any more: frees the skbs.
+    pub fn pk_lent_end(port: Port);
     /// Number of skbs that wait for the guest.
     pub fn pk_frames_waiting(port: Port) -> u32;
 }

@@ -40,9 +40,9 @@ pub struct Back {
     has_inherited: bool,
     /// Why a step failed, or the guest's fault, until the vif is closed.
     why: log::Line,
-    /// The queues that are handed out, and for each of them what its thread has.
+    /// The queues that are handed out, and for each of them what its poll has.
     handed_out: Vec<BackQueue<Machine>>,
-    threads: Vec<(*mut Queue, *mut Counters)>,
+    polled: Vec<(*mut Queue, *mut Counters)>,
 }
 
 /// What this driver offers: frames are copied by grants, rings have one page.
@@ -75,7 +75,7 @@ pub extern "C" fn pregrant_back_new(device: Device, of: u16, handle: u32, queues
         has_inherited: false,
         why: log::Line::default(),
         handed_out: Vec::new(),
-        threads: Vec::new(),
+        polled: Vec::new(),
     }))
 }
 
@@ -116,7 +116,7 @@ pub extern "C" fn pregrant_back_say_connected(back: &mut Back) -> i32 {
     }
 }
 
-/// Hands out the queues, each to its thread. Returns how many.
+/// Hands out the queues, each to its poll. Returns how many.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_start_queues(back: &mut Back) -> u32 {
     back.handed_out = back.vif.hand_out_queues();
@@ -125,21 +125,21 @@ pub extern "C" fn pregrant_back_start_queues(back: &mut Back) -> u32 {
         // SAFETY: one of the list, which stays as it is until `pregrant_back_stop_queues`. There is
         // a queue of the interface for each that is offered.
         let (queue, counters) = unsafe { Queue::new(device, first.add(k), shim::pk_port(device, k as u32)) };
-        back.threads.push((Box::into_raw(Box::new(queue)), Box::into_raw(Box::new(counters))));
+        back.polled.push((Box::into_raw(Box::new(queue)), Box::into_raw(Box::new(counters))));
     }
-    back.threads.len() as u32
+    back.polled.len() as u32
 }
 
 /// A queue that is handed out. Null: there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_queue(back: &Back, queue: u32) -> *mut Queue {
-    back.threads.get(queue as usize).map_or(core::ptr::null_mut(), |(queue, _)| *queue)
+    back.polled.get(queue as usize).map_or(core::ptr::null_mut(), |(queue, _)| *queue)
 }
 
 /// The counters of a queue that is handed out. Null: there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_queue_counters(back: &Back, queue: u32) -> *mut Counters {
-    back.threads.get(queue as usize).map_or(core::ptr::null_mut(), |(_, counters)| *counters)
+    back.polled.get(queue as usize).map_or(core::ptr::null_mut(), |(_, counters)| *counters)
 }
 
 /// Takes back all queues. 1: the guest broke the protocol on one; then call pregrant_back_close.
@@ -149,7 +149,7 @@ pub extern "C" fn pregrant_back_queue_counters(back: &Back, queue: u32) -> *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pregrant_back_stop_queues(back: &mut Back) -> u32 {
     let mut fault = None;
-    for (queue, counters) in core::mem::take(&mut back.threads) {
+    for (queue, counters) in core::mem::take(&mut back.polled) {
         // SAFETY: boxes of `pregrant_back_start_queues`, which are the caller's no more.
         let (queue, counters) = unsafe { (Box::from_raw(queue), Box::from_raw(counters)) };
         fault = fault.or(queue.fault());
@@ -183,7 +183,7 @@ pub extern "C" fn pregrant_back_end(back: &mut Back) {
     let device = back.p.device;
     let ports = (0..back.vif.nr_queues() as u32).map(|k| {
         // SAFETY: as in `pregrant_back_start_queues`.
-        let port = Skbs(unsafe { shim::pk_port(device, k) });
+        let port = Skbs::new(unsafe { shim::pk_port(device, k) });
         Box::new(port) as Box<dyn FramePort>
     });
     let mut ports: Vec<_> = ports.collect();
