@@ -58,6 +58,37 @@ attached() {
 	ask one "grep -c 'lost 0' /tmp/beside"
 	note "$1: a second vif attached and detached live, 20 pings by it; meanwhile $((ANSWER * 500)) frames by the first, none lost"
 }
+# multicast_port: multicast comes from another of the bridge's ports: netback lets pass what dom0 itself sends.
+multicast_port() {
+	modprobe veth || fail "dom0 has no veth"
+	ip link add mc0 type veth && brctl addif xenbr0 mc0 || fail "no veth"
+	# BusyBox's ip gives the other end no name.
+	for _link in /sys/class/net/*; do [ "$(cat $_link/ifindex)" != "$(cat /sys/class/net/mc0/iflink)" ] || _peer=${_link##*/}; done
+	ip link set "$_peer" name mc1
+	for _link in mc0 mc1; do ip link set $_link up; done
+	ip addr add 10.8.0.1/24 dev mc1 && ip route add 224.0.0.0/4 dev mc1 || fail "no route for multicast"
+	echo 0 > /sys/class/net/xenbr0/bridge/multicast_snooping
+}
+# came_to GROUP: of 20 frames to a multicast group, how many come to the guest.
+came_to() {
+	_file=/sys/class/net/eth0/statistics/rx_packets
+	ask one "cat $_file"; _was=$ANSWER
+	ping -q -c 20 -i 0.05 -W 1 "$1" > /dev/null 2>&1
+	ask one "cat $_file"; echo $((ANSWER - _was))
+}
+# multicast TEXT: what the guest has joined comes, and nothing else. Every interface joins 224.0.0.1.
+multicast() {
+	unload
+	module auto multicast=Y
+	sleep 2
+	_joined=$(came_to 224.0.0.1) _other=$(came_to 224.1.2.4)
+	[ "$_joined" -ge 20 ] && [ "$_other" -lt 10 ] || fail "$1: of 20 frames to its group $_joined came, of another's $_other"
+	unload
+	module auto
+	_all=$(came_to 224.1.2.4)
+	[ "$_all" -ge 20 ] || fail "$1: without the parameter $_all of 20 came"
+	note "$1: multicast: of 20 frames to its group $_joined come, of another's $_other; without the parameter $_all"
+}
 # many TEXT COUNT PARAMETERS: so many vifs more, which all connect at once when the module is loaded again.
 many() {
 	for _n in $(seq "$2"); do

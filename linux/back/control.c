@@ -19,6 +19,8 @@
 
 /* Steps of one run, which each change a state. */
 #define STEPS_MAX 8
+/* Turns of the guest's control ring in one run: each executes some requests. */
+#define RING_TURNS 16
 
 /* In any context. */
 void pregrant_wake_control(struct pregrant_device *dev)
@@ -97,6 +99,7 @@ static void disconnected(struct pregrant_device *dev)
 	netif_carrier_off(dev->netdev);
 	WRITE_ONCE(dev->takes, 0);
 	WRITE_ONCE(dev->mtu_limit, 0);
+	pregrant_guest_leave(dev);
 	drop_waiting(dev);
 }
 
@@ -122,6 +125,32 @@ static bool connected(struct pregrant_device *dev)
 	return true;
 }
 
+/* Called with `control` held: a connected vif's paths, which the guest's requests change. */
+static void note_paths(struct pregrant_device *dev)
+{
+	char paths[PREGRANT_PATH_ROOM];
+
+	if (!dev->queues_up)
+		return;
+	pregrant_back_paths(dev->back, paths);
+	mutex_lock(&dev->queues_lock);
+	memcpy(dev->paths, paths, sizeof(paths));
+	mutex_unlock(&dev->queues_lock);
+}
+
+/* For who has RTNL: while control runs, they are those of its last run. */
+void pregrant_note_paths(struct pregrant_device *dev)
+{
+	unsigned int flags;
+
+	if (!mutex_trylock(&dev->control))
+		return;
+	flags = memalloc_noio_save();
+	note_paths(dev);
+	memalloc_noio_restore(flags);
+	mutex_unlock(&dev->control);
+}
+
 static void follow_link(struct pregrant_device *dev)
 {
 	switch (pregrant_back_link(dev->back)) {
@@ -133,6 +162,23 @@ static void follow_link(struct pregrant_device *dev)
 		drop_waiting(dev);
 		break;
 	}
+}
+
+/* Serves the guest's control ring, if it has one. False: the guest broke the protocol on it. */
+static bool serve_ring(struct pregrant_device *dev)
+{
+	unsigned int turns, k;
+	int more = 1;
+
+	for (turns = 0; more > 0 && turns < RING_TURNS; turns++) {
+		more = pregrant_back_ring_turn(dev->back);
+		/* Queues have a part in some requests. */
+		for (k = 0; more > 0 && k < dev->queues_up; k++)
+			pregrant_queue_wake(&dev->queues[k]);
+	}
+	if (more > 0)
+		pregrant_wake_control(dev);
+	return more >= 0;
 }
 
 static void follow(struct pregrant_device *dev)
@@ -148,7 +194,7 @@ static void follow(struct pregrant_device *dev)
 	if (test_and_clear_bit(PREGRANT_EV_RATE, &dev->events))
 		pregrant_back_rate(dev->back);
 	for (steps = 0; steps < STEPS_MAX; steps++) {
-		switch (pregrant_back_step(dev->back)) {
+		switch (pregrant_guest_step(dev)) {
 		case PREGRANT_BACK_RECALL:
 			if (stop_queues(dev)) {
 				fail(dev);
@@ -168,6 +214,11 @@ static void follow(struct pregrant_device *dev)
 		}
 		break;
 	}
+	if (!serve_ring(dev)) {
+		fail(dev);
+		return;
+	}
+	note_paths(dev);
 	follow_link(dev);
 }
 
@@ -199,6 +250,7 @@ void pregrant_control_work(struct work_struct *work)
 	if (dev->bound && has_interface(dev)) {
 		count_run(dev);
 		follow(dev);
+		pregrant_maps_tidy();
 	}
 	mutex_unlock(&dev->control);
 	memalloc_noio_restore(flags);

@@ -17,6 +17,12 @@ static unsigned int queues;
 module_param(queues, uint, 0444);
 MODULE_PARM_DESC(queues, "queues that a vif may have, at most 64; 0: one for each processor, up to 4");
 #define QUEUES_DEFAULT 4
+#define GUEST_PAGES_MIN 64
+#define GUEST_PAGES_MAX (1 << 20)
+
+unsigned int pregrant_guest_pages = 16384;
+module_param_named(guest_pages, pregrant_guest_pages, uint, 0444);
+MODULE_PARM_DESC(guest_pages, "pages that a guest may have mapped, over all of its vifs");
 
 struct workqueue_struct *pregrant_control;
 
@@ -69,6 +75,8 @@ static void free_device(struct pregrant_device *dev)
 		pregrant_queue_free(&dev->queues[k]);
 	kvfree(dev->queues);
 	kfree(dev->script);
+	if (dev->guest)
+		pregrant_guest_put(dev->guest);
 	free_netdev(dev->netdev);
 }
 
@@ -98,8 +106,9 @@ static int probe_device(struct xenbus_device *xbdev)
 	INIT_DELAYED_WORK(&dev->work, pregrant_control_work);
 	INIT_LIST_HEAD(&dev->channels);
 	ret = -ENOMEM;
+	dev->guest = pregrant_guest_get(xbdev->otherend_id);
 	dev->queues = kvcalloc(max, sizeof(*dev->queues), GFP_KERNEL);
-	if (!dev->queues)
+	if (!dev->guest || !dev->queues)
 		goto failed;
 	dev->max_queues = max;
 	for (k = 0; k < max; k++)
@@ -216,6 +225,11 @@ static int __init pregrant_init(void)
 		pr_warn("pregrant_back: queues is above %u\n", PREGRANT_QUEUES_MAX);
 		return -EINVAL;
 	}
+	if (pregrant_guest_pages < GUEST_PAGES_MIN || pregrant_guest_pages > GUEST_PAGES_MAX) {
+		pr_warn("pregrant_back: guest_pages is not from %u to %u\n", GUEST_PAGES_MIN,
+			GUEST_PAGES_MAX);
+		return -EINVAL;
+	}
 	if (!xen_domain())
 		return -ENODEV;
 	pregrant_control = alloc_workqueue("pregrant_back", WQ_UNBOUND, 0);
@@ -231,6 +245,7 @@ static void __exit pregrant_exit(void)
 {
 	xenbus_unregister_driver(&driver);
 	destroy_workqueue(pregrant_control);
+	pregrant_maps_end();
 	if (atomic64_read(&pregrant_maps) || atomic64_read(&pregrant_maps_lost))
 		pr_warn("pregrant_back: of guests' pages %lld stay mapped, %lld could not be unmapped\n",
 			atomic64_read(&pregrant_maps), atomic64_read(&pregrant_maps_lost));

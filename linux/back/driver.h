@@ -17,7 +17,7 @@
  * TX and RX are the guest's view in the core, and the interface's in names of net_device: what the
  * guest sends is received here.
  *
- * Lock order: `control`; RTNL; `queues_lock`; the lock of `skbs`.
+ * Lock order: `control`; a guest's `steps`; RTNL; `queues_lock`; the lock of `skbs`.
  */
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
@@ -86,8 +86,19 @@ enum pregrant_event {
 	PREGRANT_EV_RATE, /* the toolstack's key `rate` may have changed */
 };
 
+/* A guest, of which several vifs may be. */
+struct pregrant_guest {
+	struct list_head list;
+	u16 of;
+	unsigned int users; /* its vifs */
+	atomic_t pages; /* that are mapped */
+	struct mutex steps; /* held for a step of a vif of its */
+	unsigned int reserved; /* under `steps`: pages that its vifs have or may ask for */
+};
+
 struct pregrant_device {
 	struct xenbus_device *xbdev;
+	struct pregrant_guest *guest;
 	struct net_device *netdev;
 	struct xenbus_watch watch; /* of the own directory; `node` NULL: none */
 	char *script; /* the toolstack's hotplug script, for the uevent; NULL: none */
@@ -104,12 +115,14 @@ struct pregrant_device {
 
 	struct mutex queues_lock;
 	unsigned int queues_up; /* under `queues_lock`: queues that are polled; 0: not connected */
+	char paths[PREGRANT_PATH_ROOM]; /* under `queues_lock`: of queue 0 */
 
 	/* Written and read in any context. */
 	unsigned long events; /* enum pregrant_event */
 	unsigned long runs_until; /* jiffies: each run of control adds its share, for pacing */
 	u32 takes; /* PREGRANT_GUEST_*; 0: not connected */
 	u32 mtu_limit; /* 0: none */
+	unsigned int reserved; /* pages that it has or may ask for; written under its guest's `steps` */
 	unsigned int connects;
 	struct ratelimit_state log_limit; /* of lines that a guest can cause */
 };
@@ -126,11 +139,13 @@ static inline void pregrant_peer_state_was_read(struct pregrant_device *dev, boo
 
 /* device.c */
 extern struct workqueue_struct *pregrant_control;
+extern unsigned int pregrant_guest_pages; /* most that a guest may have mapped */
 
 /* control.c */
 void pregrant_control_work(struct work_struct *work);
 void pregrant_wake_control(struct pregrant_device *dev);
 void pregrant_end(struct pregrant_device *dev);
+void pregrant_note_paths(struct pregrant_device *dev);
 
 /* netdev.c */
 struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int handle, unsigned int max_queues);
@@ -156,8 +171,16 @@ extern atomic_t pregrant_spurious_events;
 void pregrant_channels_connect(struct pregrant_device *dev, struct pregrant_queue *queue,
 			       struct pregrant_back_queue *core);
 
-/* grants.c: pages of guests that are mapped, and those that could not be unmapped. */
+/* map.c: pages of guests that are mapped, and those that could not be unmapped. */
 extern atomic64_t pregrant_maps, pregrant_maps_lost;
+void pregrant_maps_tidy(void);
+void pregrant_maps_end(void);
+
+/* guest.c */
+struct pregrant_guest *pregrant_guest_get(u16 of);
+void pregrant_guest_put(struct pregrant_guest *guest);
+u32 pregrant_guest_step(struct pregrant_device *dev);
+void pregrant_guest_leave(struct pregrant_device *dev);
 
 /* ethtool.c */
 extern const struct ethtool_ops pregrant_ethtool;

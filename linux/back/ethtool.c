@@ -8,10 +8,14 @@
 /* Counters of a queue, in the order of of_direction() in linux/core/src/back/queue.rs. */
 static const char *const counters[PREGRANT_BACK_COUNTERS] = {
 	"frames", "bytes", "grant_copies", "grant_maps", "errors", "dropped", "too_long", "expired", "batches",
-	"events_sent",
+	"events_sent", "by_staging", "by_data_ring", "by_gref_mapping", "by_persistent", "by_copy",
 };
+/*
+ * own_pages: those that the vif has mapped or may ask for; guest_pages: that its guest has mapped;
+ * mapped_pages: all guests.
+ */
 static const char *const of_all[] = {
-	"connects", "mapped_pages", "maps_lost", "atomic_allocations", "memory_refused", "spurious_events",
+	"connects", "own_pages", "guest_pages", "mapped_pages", "maps_lost", "atomic_allocations", "memory_refused", "spurious_events",
 };
 
 static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
@@ -19,7 +23,10 @@ static void drvinfo(struct net_device *netdev, struct ethtool_drvinfo *info)
 	struct pregrant_device *dev = netdev_priv(netdev);
 
 	strscpy(info->driver, "pregrant_back", sizeof(info->driver));
-	strscpy(info->fw_version, READ_ONCE(dev->takes) ? "copy" : "none: not connected", sizeof(info->fw_version));
+	pregrant_note_paths(dev);
+	mutex_lock(&dev->queues_lock);
+	strscpy(info->fw_version, dev->queues_up ? dev->paths : "none: not connected", sizeof(info->fw_version));
+	mutex_unlock(&dev->queues_lock);
 	strscpy(info->bus_info, dev_name(&dev->xbdev->dev), sizeof(info->bus_info));
 }
 
@@ -51,6 +58,8 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	unsigned int k;
 
 	*to++ = READ_ONCE(dev->connects);
+	*to++ = READ_ONCE(dev->reserved);
+	*to++ = atomic_read(&dev->guest->pages);
 	*to++ = atomic64_read(&pregrant_maps);
 	*to++ = atomic64_read(&pregrant_maps_lost);
 	*to++ = atomic_read(&pregrant_atomic_allocations);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * The back's event channels: each is bound to one that the guest offers, and has its queue
- * polled.
+ * The back's event channels: each is bound to one that the guest offers, and has its queue polled, or
+ * wakes control.
  */
 #include <linux/interrupt.h>
 #include <linux/slab.h>
@@ -22,6 +22,8 @@ static irqreturn_t event(int irq, void *data)
 	queue = smp_load_acquire(&chan->queue);
 	if (queue)
 		pregrant_queue_wake(queue);
+	else
+		pregrant_wake_control(chan->dev);
 	return IRQ_HANDLED;
 }
 
@@ -33,6 +35,7 @@ struct pregrant_channel *pk_channel_bind(struct pregrant_device *dev, u32 remote
 	*code = -ENOMEM;
 	if (!chan)
 		return NULL;
+	chan->dev = dev;
 	irq = bind_interdomain_evtchn_to_irqhandler_lateeoi(dev->xbdev, remote, event, 0, dev->netdev->name, chan);
 	if (irq < 0) {
 		*code = irq;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Pages of a guest: mapped one by one, in process context, since Xen may ask to try again
- * (GNTST_eagain), which the kernel's functions do, and sleep; and copied by GNTTABOP_copy, in any
- * context. A copy for which Xen says so has failed: its frame is lost.
+ * Grant copies, by GNTTABOP_copy, in any context. Xen may ask to try again (GNTST_eagain): such a copy
+ * has failed, and its frame is lost.
  */
 #include <linux/gfp.h>
 #include <linux/mm.h>
@@ -14,66 +13,6 @@
 #include <asm/xen/hypercall.h>
 
 #include "driver.h"
-
-atomic64_t pregrant_maps = ATOMIC64_INIT(0), pregrant_maps_lost = ATOMIC64_INIT(0);
-
-struct pregrant_map {
-	struct page *page;
-	grant_handle_t handle;
-	bool readonly;
-};
-
-static u32 flags_of(bool readonly)
-{
-	return GNTMAP_host_map | (readonly ? GNTMAP_readonly : 0);
-}
-
-struct pregrant_map *pk_map(struct pregrant_device *dev, u16 of, u32 gref, bool readonly, int *status)
-{
-	struct pregrant_map *map = kmalloc(sizeof(*map), GFP_KERNEL);
-	struct gnttab_map_grant_ref op;
-
-	*status = GNTST_general_error;
-	if (!map)
-		return NULL;
-	if (gnttab_alloc_pages(1, &map->page)) {
-		*status = GNTST_no_device_space;
-		goto no_page;
-	}
-	gnttab_set_map_op(&op, (unsigned long)page_address(map->page), flags_of(readonly), gref, of);
-	if (gnttab_map_refs(&op, NULL, &map->page, 1) || op.status != GNTST_okay) {
-		*status = op.status;
-		goto not_mapped;
-	}
-	map->handle = op.handle;
-	map->readonly = readonly;
-	atomic64_inc(&pregrant_maps);
-	return map;
-not_mapped:
-	gnttab_free_pages(1, &map->page);
-no_page:
-	kfree(map);
-	return NULL;
-}
-
-void *pk_map_at(struct pregrant_map *map)
-{
-	return page_address(map->page);
-}
-
-/* A page that Xen does not unmap is never used again: it may still show the guest's memory. */
-void pk_unmap(struct pregrant_map *map)
-{
-	struct gnttab_unmap_grant_ref op;
-
-	gnttab_set_unmap_op(&op, (unsigned long)page_address(map->page), flags_of(map->readonly), map->handle);
-	if (WARN_ON_ONCE(gnttab_unmap_refs(&op, NULL, &map->page, 1) || op.status != GNTST_okay))
-		atomic64_inc(&pregrant_maps_lost);
-	else
-		gnttab_free_pages(1, &map->page);
-	atomic64_dec(&pregrant_maps);
-	kfree(map);
-}
 
 /* The operations of a hypercall, and the copy that each is of: a copy may need several. */
 #define OPS 128

@@ -7,7 +7,7 @@
 
 struct pregrant_channel {
 	struct list_head list;
-	struct pregrant_device *dev; /* of a front's */
+	struct pregrant_device *dev;
 	struct pregrant_queue *queue; /* NULL: for the control ring, or not connected yet */
 	int irq;
 	u32 port;

@@ -275,11 +275,16 @@ u32 pregrant_rx_take_returned(struct pregrant_rx *rx, struct pregrant_tx *tx);
 int pregrant_rx_arm(struct pregrant_rx *rx);
 
 /* linux/core/src/back/shim.rs */
-/* Maps a page of the guest. Null: it cannot be mapped, and `status` has Xen's reason. */
-struct pregrant_map *pk_map(struct pregrant_device *device, u16 of, u32 gref, bool readonly,
-	int *status);
-/* The address of a mapped page. */
+/*
+ * Maps `n` pages of the guest as one range of addresses. Null: they cannot be mapped, none of
+ * them stays so, and `status` has Xen's reason for the `failed`-th. `may_wait`: in process
+ * context; otherwise one page alone is mapped, if there is a place for it.
+ */
+struct pregrant_map *pk_map(struct pregrant_device *device, u16 of, const u32 *grefs, size_t n,
+	bool readonly, bool may_wait, int *status, u32 *failed);
+/* The address of the mapped pages. */
 void *pk_map_at(struct pregrant_map *map);
+/* In any context. */
 void pk_unmap(struct pregrant_map *map);
 /* Room for the operations of a hypercall. It waits until there is some. */
 struct pregrant_copies *pk_copies_new(void);
@@ -341,6 +346,10 @@ struct pregrant_back *pregrant_back_new(struct pregrant_device *device, u16 of, 
  * pregrant_back_stop_queues, pregrant_back_close.
  */
 u32 pregrant_back_step(struct pregrant_back *back);
+/* Limits the pages that the vif may have mapped, from its next connection on. */
+void pregrant_back_limit_pages(struct pregrant_back *back, u32 pages);
+/* Number of pages that the vif has mapped or may ask for, until it closes. */
+u32 pregrant_back_pages(const struct pregrant_back *back);
 /* Writes state 4. Below 0: as FAILED of pregrant_back_step. */
 int pregrant_back_say_connected(struct pregrant_back *back);
 /* Hands out the queues, each to its poll. Returns how many. */
@@ -361,8 +370,15 @@ void pregrant_back_close(struct pregrant_back *back);
  * states 5 and 6 are written.
  */
 void pregrant_back_end(struct pregrant_back *back);
+/*
+ * Executes some requests of the guest's control ring, if it has one. 1: call this again; 0: an
+ * event says when; below 0: the guest broke the protocol, call pregrant_back_close.
+ */
+int pregrant_back_ring_turn(struct pregrant_back *back);
 /* Number of queues of a connected vif. */
 u32 pregrant_back_nr_queues(const struct pregrant_back *back);
+/* The paths of the first queue of a connected vif, for TX and RX, with a terminating 0. */
+void pregrant_back_paths(const struct pregrant_back *back, char to[PREGRANT_PATH_ROOM]);
 /*
  * Whether the link is up: all queues' guest takes frames. 1 or 0 if that changed, otherwise -1.
  */
@@ -391,7 +407,7 @@ u64 pregrant_back_wakes_at(struct pregrant_back_queue *queue);
 /* The local ports of a queue's event channels. The second is 0 if one serves both rings. */
 void pregrant_back_ports(struct pregrant_back_queue *queue, u32 ports[2]);
 /* The counters of TX, then of RX, as ethtool.c names them. */
-void pregrant_back_counters(const struct pregrant_back_counters *counters, u64 to[20]);
+void pregrant_back_counters(const struct pregrant_back_counters *counters, u64 to[30]);
 
 /* linux/core/src/selftest/mod.rs */
 /* Runs all parts, with `frames` frames in each direction. 0: everything is right. */

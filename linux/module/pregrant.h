@@ -122,7 +122,7 @@ struct pregrant_lent_piece {
 _Static_assert(sizeof(struct pregrant_lent_piece) == 24 && offsetof(struct pregrant_lent_piece, bytes) == 8 &&
 		       offsetof(struct pregrant_lent_piece, len) == 16,
 	       "the layout of LentPiece");
-#define PREGRANT_BACK_COUNTERS 10 /* of a direction of a queue */
+#define PREGRANT_BACK_COUNTERS 15 /* of a direction of a queue */
 
 /* selftest_*.c: return 0, or an error code after logging what is wrong. */
 int pregrant_selftest_pieces(void);

@@ -1,8 +1,8 @@
-//! The platform of a back in a kernel: pages of the guest are mapped one by one or copied, its
-//! event channels bound.
+//! The platform of a back in a kernel: pages of the guest are mapped or copied, its event channels
+//! bound. A back grants nothing.
 //!
-//! A back grants nothing. A range of several pages is not mapped: the kernel has such a range only
-//! at a price, so rings have one page each, and what needs more is not offered.
+//! Control may wait for a map, and have a range of several pages. What moves frames maps one page
+//! at a time, of those that are ready, and never waits.
 
 use super::shim::{self, Copies, Map as MapAt};
 use crate::channel::Channel;
@@ -29,15 +29,18 @@ pub struct Machine {
     pub device: Device,
     copies: Copies,
     ops: Cell<GrantOps>,
+    /// It is control's, in process context.
+    may_wait: bool,
 }
 // SAFETY: C locks what it has; the list of copies is this handle's alone, and the device outlives
 // its back.
 unsafe impl Send for Machine {}
 
 impl Machine {
-    pub fn new(device: Device) -> Self {
+    /// A handle for control, or for what moves the frames of a queue.
+    pub fn new(device: Device, may_wait: bool) -> Self {
         // SAFETY: it waits for memory.
-        Self { device, copies: unsafe { shim::pk_copies_new() }, ops: Cell::default() }
+        Self { device, copies: unsafe { shim::pk_copies_new() }, ops: Cell::default(), may_wait }
     }
 
     fn count(&self, add: impl FnOnce(&mut GrantOps)) {
@@ -54,27 +57,28 @@ impl Drop for Machine {
     }
 }
 
-/// A page of the guest.
+/// Pages of the guest.
 pub struct Map {
     at: NonNull<u8>,
+    pages: usize,
     map: MapAt,
 }
 // SAFETY: C's functions take a map from any thread.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
-// SAFETY: the page stays mapped until the drop.
+// SAFETY: the pages stay mapped until the drop.
 unsafe impl SharedBytes for Map {
     fn base(&self) -> NonNull<u8> {
         self.at
     }
     fn len(&self) -> usize {
-        PAGE_SIZE
+        self.pages * PAGE_SIZE
     }
 }
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the one owner's last word. It sleeps: in process context.
+        // SAFETY: the one owner's last word. It does not sleep.
         unsafe { shim::pk_unmap(self.map) }
     }
 }
@@ -163,28 +167,28 @@ impl LentCopies for Machine {
     }
 }
 
-// SAFETY: a map is one page, mapped until it is dropped.
+// SAFETY: a map is one range, mapped until it is dropped.
 unsafe impl PeerMem for Machine {
     type Map = Map;
     fn map(&self, of: DomId, refs: &[GrantRef], acc: Access) -> Result<Map, MapError> {
-        let failed = |status| MapError { index: Some(0), status };
-        let &[gref] = refs else {
-            return Err(MapError { index: None, status: GrantStatus::GENERAL_ERROR });
-        };
-        let mut status = 0;
-        // SAFETY: null, or a page that stays until `pk_unmap`.
-        let map = unsafe { shim::pk_map(self.device, of.0, gref.0, acc == Access::ReadOnly, &mut status) };
+        let (pages, readonly) = (refs.len(), acc == Access::ReadOnly);
+        let (mut status, mut failed) = (0, 0);
+        let (device, grefs, may_wait) = (self.device, refs.as_ptr().cast(), self.may_wait);
+        // SAFETY: the references are read. Null, or pages that stay until `pk_unmap`.
+        let map =
+            unsafe { shim::pk_map(device, of.0, grefs, pages, readonly, may_wait, &mut status, &mut failed) };
+        let error = MapError { index: Some(failed as usize), status: GrantStatus(status as i16) };
         if map.is_null() {
-            return Err(failed(GrantStatus(status as i16)));
+            return Err(error);
         }
         // SAFETY: a map that lives.
-        let at = NonNull::new(unsafe { shim::pk_map_at(map) }).ok_or(failed(GrantStatus::GENERAL_ERROR))?;
-        self.count(|ops| ops.maps += 1);
-        Ok(Map { at, map })
+        let at = NonNull::new(unsafe { shim::pk_map_at(map) }).ok_or(error)?;
+        self.count(|ops| ops.maps += pages as u64);
+        Ok(Map { at, pages, map })
     }
 
     fn unmap(&self, done: &mut Vec<Map>) {
-        self.count(|ops| ops.unmaps += done.len() as u64);
+        self.count(|ops| ops.unmaps += done.iter().map(|map| map.pages as u64).sum::<u64>());
         done.clear();
     }
 

@@ -52,7 +52,7 @@ impl Queue {
         mut queue: NonNull<BackQueue<Machine>>,
         port: Port,
     ) -> (Self, Counters) {
-        let p = Machine::new(device);
+        let p = Machine::new(device, false);
         let scratch = scratch(&p);
         // SAFETY: the caller's.
         let counters = Counters(Arc::clone(unsafe { queue.as_mut() }.share()));
@@ -129,14 +129,14 @@ pub extern "C" fn pregrant_back_ports(queue: &mut Queue, ports: &mut MaybeUninit
 
 /// The counters of TX, then of RX, as ethtool.c names them.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_back_counters(counters: &Counters, to: &mut MaybeUninit<[u64; 20]>) {
+pub extern "C" fn pregrant_back_counters(counters: &Counters, to: &mut MaybeUninit<[u64; 30]>) {
     let [tx, rx] = [&counters.0.tx, &counters.0.rx].map(|live| of_direction(live));
-    let mut all = [0; 20];
+    let mut all = [0; 30];
     all.iter_mut().zip(tx.into_iter().chain(rx)).for_each(|(to, from)| *to = from);
     to.write(all);
 }
 
-fn of_direction(live: &LiveStats) -> [u64; 10] {
+fn of_direction(live: &LiveStats) -> [u64; 15] {
     let stats = live.read();
     [
         stats.frames,
@@ -149,5 +149,10 @@ fn of_direction(live: &LiveStats) -> [u64; 10] {
         stats.expired,
         stats.batches,
         stats.notifications,
+        stats.staging,
+        stats.data_ring,
+        stats.gref_mapping,
+        stats.persistent,
+        stats.copy,
     ]
 }

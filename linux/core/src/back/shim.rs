@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use pregrant::platform::CopyOp;
 use pregrant::port::LentPiece;
 
-/// A `struct pregrant_map`: a page of the guest.
+/// A `struct pregrant_map`: pages of the guest.
 pub type Map = *mut c_void;
 /// A `struct pregrant_copies`: the operations of a hypercall, which C makes of copies.
 pub type Copies = *mut c_void;
@@ -25,12 +25,26 @@ pub struct Frame {
 }
 
 unsafe extern "C" {
-    // grants.c
-    /// Maps a page of the guest. Null: it cannot be mapped, and `status` has Xen's reason.
-    pub fn pk_map(device: Device, of: u16, gref: u32, readonly: bool, status: *mut i32) -> Map;
-    /// The address of a mapped page.
+    // map.c
+    /// Maps `n` pages of the guest as one range of addresses. Null: they cannot be mapped, none of
+    /// them stays so, and `status` has Xen's reason for the `failed`-th. `may_wait`: in process
+    /// context; otherwise one page alone is mapped, if there is a place for it.
+    pub fn pk_map(
+        device: Device,
+        of: u16,
+        grefs: *const u32,
+        n: usize,
+        readonly: bool,
+        may_wait: bool,
+        status: *mut i32,
+        failed: *mut u32,
+    ) -> Map;
+    /// The address of the mapped pages.
     pub fn pk_map_at(map: Map) -> *mut u8;
+    /// In any context.
     pub fn pk_unmap(map: Map);
+
+    // grants.c
     /// Room for the operations of a hypercall. It waits until there is some.
     pub fn pk_copies_new() -> Copies;
     pub fn pk_copies_free(copies: Copies);

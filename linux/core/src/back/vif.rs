@@ -10,19 +10,22 @@ use super::port::Skbs;
 use super::queue::{Counters, Queue};
 use super::shim;
 use crate::bus::{BusError, KernelBus};
+use crate::front::FAULT;
 use crate::log;
 use crate::shim::Device;
+use crate::used_path::{ROOM, Words};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::{Display, Write};
+use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use pregrant::DomId;
-use pregrant::net::back::{BackQueue, BackStep, BackVif, PreviousState, VifConfig};
+use pregrant::net::back::{BackQueue, BackStep, BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
-use pregrant::net::path::staging::keys::Offer;
 use pregrant::net::path::{PathConfig, PathName};
 use pregrant::port::FramePort;
+use pregrant::xenbus::back::BackDevice;
 use pregrant::xenbus::connect_error::ConnectError;
+use pregrant::{DomId, PeerFault};
 
 /// Results of `pregrant_back_step`: `enum pregrant_back_step`.
 const WAITS: u32 = 0;
@@ -45,23 +48,11 @@ pub struct Back {
     polled: Vec<(*mut Queue, *mut Counters)>,
 }
 
-/// What this driver offers: frames are copied by grants, rings have one page.
+/// What this driver offers: what the process does by default.
 fn config(queues: u32) -> VifConfig {
-    let features = BackFeatures {
-        multicast_control: false,
-        dynamic_multicast_control: false,
-        ctrl_ring: false,
-        max_queues: queues,
-        max_tx_ring_order: 0,
-        max_rx_ring_order: 0,
-        mapped_pages: 0,
-        staging: Offer::NONE,
-        data_ring: 0,
-        persistent: false,
-        ..BackFeatures::default()
-    };
-    let paths =
-        PathConfig { fallback: PathName::Copy, gref_mapping: 0, persistent: 0, ..PathConfig::default() };
+    let paths = PathConfig::default();
+    let mapped_pages = paths.mapped_pages();
+    let features = BackFeatures { max_queues: queues, mapped_pages, ..BackFeatures::default() };
     VifConfig { features, paths, ..VifConfig::default() }
 }
 
@@ -69,7 +60,7 @@ fn config(queues: u32) -> VifConfig {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_new(device: Device, of: u16, handle: u32, queues: u32) -> *mut Back {
     Box::into_raw(Box::new(Back {
-        p: Machine::new(device),
+        p: Machine::new(device, true),
         bus: KernelBus(device),
         vif: vif(of, handle, queues),
         has_inherited: false,
@@ -102,6 +93,19 @@ pub extern "C" fn pregrant_back_step(back: &mut Back) -> u32 {
             FAILED
         }
     }
+}
+
+/// Limits the pages that the vif may have mapped, from its next connection on.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_limit_pages(back: &mut Back, pages: u32) {
+    back.vif.limit_pages(pages as usize);
+}
+
+/// Number of pages that the vif has mapped or may ask for, until it closes.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_pages(back: &Back) -> u32 {
+    let pages = BackDevice::pages(&*back.vif);
+    u32::try_from(pages.needed + pages.allowed).unwrap_or(u32::MAX)
 }
 
 /// Writes state 4. Below 0: as FAILED of pregrant_back_step.
@@ -159,8 +163,7 @@ pub unsafe extern "C" fn pregrant_back_stop_queues(back: &mut Back) -> u32 {
         back.vif.take_back(core::mem::take(&mut back.handed_out));
     }
     if let Some((ring, fault)) = fault {
-        back.why = log::Line::default();
-        let _ = write!(back.why, "the guest broke the protocol on its {ring} ring: {fault}");
+        back.broken(ring, &fault);
     }
     fault.is_some().into()
 }
@@ -193,10 +196,44 @@ pub extern "C" fn pregrant_back_end(back: &mut Back) {
     }
 }
 
+/// Executes some requests of the guest's control ring, if it has one. 1: call this again; 0: an
+/// event says when; below 0: the guest broke the protocol, call pregrant_back_close.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_ring_turn(back: &mut Back) -> i32 {
+    let Back { p, vif, .. } = back;
+    let turn = match vif.poll_ctrl(p) {
+        Ok(Polled::More) => Ok(true),
+        Ok(_) => vif.final_check_ctrl(p),
+        Err(fault) => Err(fault),
+    };
+    match turn {
+        Ok(more) => more.into(),
+        Err(fault) => {
+            back.broken("ctrl", &fault);
+            FAULT
+        }
+    }
+}
+
 /// Number of queues of a connected vif.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_nr_queues(back: &Back) -> u32 {
     back.vif.nr_queues() as u32
+}
+
+/// The paths of the first queue of a connected vif, for TX and RX, with a terminating 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_paths(back: &Back, to: &mut MaybeUninit<Words>) {
+    let mut line = log::Line::default();
+    let first = |dir| match back.vif.nr_queues() {
+        0 => "none",
+        _ => back.vif.chain(0, dir).first().copied().unwrap_or(PathName::Copy.name()),
+    };
+    let (tx, rx) = (first(0), first(1));
+    let _ = if tx == rx { write!(line, "{tx}") } else { write!(line, "tx {tx} rx {rx}") };
+    let mut words = [0; ROOM];
+    words.iter_mut().zip(line.text().bytes().take(ROOM - 1)).for_each(|(to, from)| *to = from);
+    to.write(words);
 }
 
 /// Whether the link is up: all queues' guest takes frames. 1 or 0 if that changed, otherwise -1.
@@ -262,6 +299,13 @@ impl Back {
 
     #[cold]
     #[inline(never)]
+    fn broken(&mut self, ring: &str, fault: &PeerFault) {
+        self.why = log::Line::default();
+        let _ = write!(self.why, "the guest broke the protocol on its {ring} ring: {fault}");
+    }
+
+    #[cold]
+    #[inline(never)]
     fn failed(&mut self, e: &dyn Display) {
         self.why = log::Line::default();
         let _ = write!(self.why, "{e}");
@@ -272,4 +316,8 @@ impl Back {
 fn log_connected(vif: &BackVif<Machine>, device: Device) {
     let (queues, (tx, rx)) = (vif.nr_queues(), vif.path_names(0));
     log::info(device, format_args!("connected: {queues} queue(s), TX by {tx}, RX by {rx}"));
+    if let Some((queue, dir, why)) = vif.refused_lists().first() {
+        let lists = vif.refused_lists().len();
+        log::info(device, format_args!("{lists} list(s) refused, of queue {queue}, {dir}: {why}"));
+    }
 }
