@@ -94,12 +94,25 @@ static void drop_waiting(struct pregrant_device *dev)
 		netif_tx_wake_all_queues(dev->netdev);
 }
 
+/* Called with `control` held: who chooses the queue of a frame for the guest. */
+static void steer(struct pregrant_device *dev, struct pregrant_steer *by)
+{
+	struct pregrant_steer *old;
+
+	old = rcu_replace_pointer(dev->steering, by, lockdep_is_held(&dev->control));
+	if (!old)
+		return;
+	synchronize_net();
+	pregrant_back_steer_free(old);
+}
+
 static void disconnected(struct pregrant_device *dev)
 {
 	netif_carrier_off(dev->netdev);
 	WRITE_ONCE(dev->takes, 0);
 	WRITE_ONCE(dev->mtu_limit, 0);
 	pregrant_guest_leave(dev);
+	steer(dev, NULL);
 	drop_waiting(dev);
 }
 
@@ -218,6 +231,8 @@ static void follow(struct pregrant_device *dev)
 		fail(dev);
 		return;
 	}
+	if (dev->queues_up && pregrant_back_is_steered(dev->back))
+		steer(dev, pregrant_back_steering(dev->back));
 	note_paths(dev);
 	follow_link(dev);
 }

@@ -122,6 +122,7 @@ struct pregrant_device {
 	unsigned long runs_until; /* jiffies: each run of control adds its share, for pacing */
 	u32 takes; /* PREGRANT_GUEST_*; 0: not connected */
 	u32 mtu_limit; /* 0: none */
+	struct pregrant_steer __rcu *steering; /* written under `control`; NULL: the stack chooses queues */
 	unsigned int reserved; /* pages that it has or may ask for; written under its guest's `steps` */
 	unsigned int connects;
 	struct ratelimit_state log_limit; /* of lines that a guest can cause */

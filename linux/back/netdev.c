@@ -75,10 +75,25 @@ static int pregrant_change_mtu(struct net_device *netdev, int mtu)
 	return 0;
 }
 
+/* The guest may have said, on its control ring, which frame goes by which queue. */
+static u16 pregrant_select_queue(struct net_device *netdev, struct sk_buff *skb, struct net_device *sb_dev)
+{
+	struct pregrant_device *dev = netdev_priv(netdev);
+	const struct pregrant_steer *by;
+	u32 queue;
+
+	rcu_read_lock();
+	by = rcu_dereference(dev->steering);
+	queue = by ? pregrant_back_queue_of(by, skb->data, skb_headlen(skb)) : netdev_pick_tx(netdev, skb, sb_dev);
+	rcu_read_unlock();
+	return queue < netdev->real_num_tx_queues ? queue : 0;
+}
+
 static const struct net_device_ops pregrant_ops = {
 	.ndo_open = pregrant_open,
 	.ndo_stop = pregrant_stop,
 	.ndo_start_xmit = pregrant_xmit,
+	.ndo_select_queue = pregrant_select_queue,
 	.ndo_get_stats64 = pregrant_stats,
 	.ndo_features_check = pregrant_features_check,
 	.ndo_fix_features = pregrant_fix_features,

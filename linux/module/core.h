@@ -375,6 +375,17 @@ void pregrant_back_end(struct pregrant_back *back);
  * event says when; below 0: the guest broke the protocol, call pregrant_back_close.
  */
 int pregrant_back_ring_turn(struct pregrant_back *back);
+/* True if what chooses queues has changed since the last call. */
+bool pregrant_back_is_steered(struct pregrant_back *back);
+/*
+ * What chooses queues from now on, to be freed by pregrant_back_steer_free. Null: the stack
+ * does.
+ */
+struct pregrant_steer *pregrant_back_steering(const struct pregrant_back *back);
+/* The queue of a frame for the guest. */
+u32 pregrant_back_queue_of(const struct pregrant_steer *by, const void *frame, size_t len);
+/* Frees what pregrant_back_steering gave. */
+void pregrant_back_steer_free(struct pregrant_steer *by);
 /* Number of queues of a connected vif. */
 u32 pregrant_back_nr_queues(const struct pregrant_back *back);
 /* The paths of the first queue of a connected vif, for TX and RX, with a terminating 0. */

@@ -16,6 +16,7 @@ struct pregrant_tx; /* the sending half of a queue: under its netdev_queue lock 
 struct pregrant_rx; /* the receiving half: its NAPI alone */
 struct pregrant_back; /* of the other module: the control part of a vif's back; as the front's */
 struct pregrant_back_queue; /* a queue of it: its thread's */
+struct pregrant_steer; /* of a back: chooses the queue of a frame for the guest */
 struct pregrant_back_counters; /* of such a queue, which any thread may read */
 struct pregrant_queue; /* of an interface, of either module */
 struct pregrant_map;

@@ -247,6 +247,7 @@ fn c_type(kind: &str) -> Result<&'static str, String> {
         "Front" => "struct pregrant_front ",
         "Back" => "struct pregrant_back ",
         "Queue" => "struct pregrant_back_queue ",
+        "Steer" => "struct pregrant_steer ",
         "Counters" => "struct pregrant_back_counters ",
         "Frame" => "struct pregrant_frame ",
         "Map" => "struct pregrant_map *",

@@ -15,6 +15,7 @@ use crate::log;
 use crate::shim::Device;
 use crate::used_path::{ROOM, Words};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::{Display, Write};
 use core::mem::MaybeUninit;
@@ -22,7 +23,7 @@ use core::ptr::NonNull;
 use pregrant::net::back::{BackQueue, BackStep, BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::path::{PathConfig, PathName};
-use pregrant::port::FramePort;
+use pregrant::port::{FramePort, Steering};
 use pregrant::xenbus::back::BackDevice;
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::{DomId, PeerFault};
@@ -41,6 +42,8 @@ pub struct Back {
     vif: BackVif<Machine>,
     /// A predecessor's state was read.
     has_inherited: bool,
+    /// The number of the steering that C has.
+    steered: u32,
     /// Why a step failed, or the guest's fault, until the vif is closed.
     why: log::Line,
     /// The queues that are handed out, and for each of them what its poll has.
@@ -64,6 +67,7 @@ pub extern "C" fn pregrant_back_new(device: Device, of: u16, handle: u32, queues
         bus: KernelBus(device),
         vif: vif(of, handle, queues),
         has_inherited: false,
+        steered: 0,
         why: log::Line::default(),
         handed_out: Vec::new(),
         polled: Vec::new(),
@@ -213,6 +217,43 @@ pub extern "C" fn pregrant_back_ring_turn(back: &mut Back) -> i32 {
             FAULT
         }
     }
+}
+
+/// What chooses the queue of a frame for the guest.
+pub struct Steer(Arc<dyn Steering>);
+
+/// True if what chooses queues has changed since the last call.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_is_steered(back: &mut Back) -> bool {
+    let steered = back.vif.steering().0;
+    core::mem::replace(&mut back.steered, steered) != steered
+}
+
+/// What chooses queues from now on, to be freed by pregrant_back_steer_free. Null: the stack does.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_steering(back: &Back) -> *mut Steer {
+    let by = back.vif.steering().1;
+    by.map_or(core::ptr::null_mut(), |by| Box::into_raw(Box::new(Steer(by))))
+}
+
+/// The queue of a frame for the guest.
+///
+/// # Safety
+/// `frame` has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_back_queue_of(by: &Steer, frame: *const u8, len: usize) -> u32 {
+    // SAFETY: the caller's; it is read during the call.
+    by.0.queue_of(unsafe { core::slice::from_raw_parts(frame, len) }) as u32
+}
+
+/// Frees what pregrant_back_steering gave.
+///
+/// # Safety
+/// No one uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pregrant_back_steer_free(by: *mut Steer) {
+    // SAFETY: the caller's.
+    drop(unsafe { Box::from_raw(by) });
 }
 
 /// Number of queues of a connected vif.

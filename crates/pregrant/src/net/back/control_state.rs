@@ -106,6 +106,11 @@ impl Control {
         mem::replace(&mut self.steering, steering)
     }
 
+    /// The steering of each port, and how often it was changed.
+    pub(super) fn steering(&self) -> (u32, Option<Arc<dyn Steering>>) {
+        (self.steered, self.steering.clone())
+    }
+
     /// Starts a connection whose guest has set nothing, or whose settings are lost; `multicast` is
     /// the list for either case. `rsp_prod` is the control ring's. The content of the page is
     /// overwritten.

@@ -15,9 +15,11 @@ use super::control_state::{Asked, Control};
 use super::credit::{Credit, Rate};
 use super::guest_settings::GuestSettings;
 use crate::platform::Platform;
+use crate::port::Steering;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Lock, LockGuard, Ordering};
 use crate::units::DomId;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse};
+use alloc::sync::Arc;
 use core::ops::{Deref, DerefMut};
 
 /// The control state of a vif behind a lock.
@@ -95,6 +97,12 @@ impl SharedControl {
         let may_steer = self.control.lock().may_steer();
         let mut asked = Asked::of_request(p, of, may_steer, request, checks);
         self.lock().answer(&mut asked, rsp_prod)
+    }
+
+    /// How the guest distributes its frames over its queues, and a number that changes with that.
+    /// None: as ports like.
+    pub(super) fn steering(&self) -> (u32, Option<Arc<dyn Steering>>) {
+        self.control.lock().steering()
     }
 
     /// A number that changes with the state.

@@ -8,9 +8,10 @@ use crate::error::PeerFault;
 use crate::net::features::xdp_headroom;
 use crate::net::path::{CtrlWork, GrefRequests};
 use crate::platform::{Clock, Events, Platform};
-use crate::port::FramePort;
+use crate::port::{FramePort, Steering};
 use crate::xenbus::bus::DeviceBus;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 /// The back's key in which the toolstack limits what the guest may send: "bytes,microseconds".
 pub const RATE: &str = "rate";
@@ -86,6 +87,12 @@ impl<P: Platform> Vif<P> {
         let mut work = self.grefs.as_ref().map_or_else(CtrlWork::default, GrefRequests::work);
         work.all += self.ctrl.as_ref().map_or(0, CtrlRing::took);
         work
+    }
+
+    /// How the guest distributes its frames over its queues, for ports that are not asked by
+    /// [`steer`](FramePort::steer), and a number that changes with that. None: as they like.
+    pub fn steering(&self) -> (u32, Option<Arc<dyn Steering>>) {
+        self.control.steering()
     }
 
     /// Whether the control ring has work. It does not ask for events.
