@@ -139,6 +139,8 @@ fn what_a_front_set_outlives_its_back() {
     assert!(front.takes_multicast());
     assert!(matches!(steerings(&h, &mut first)[..], [None, None]), "as the port likes");
     assert!(steerings(&h, &mut first).is_empty(), "said once");
+    let (unsaid, by) = first.steering();
+    assert!(by.is_none(), "the same to who asks the vif");
     assert_eq!(received((&g, &mut front), (&h, &mut first)), [], "none was named");
 
     let say = |first: &mut BackVif<_>, front: &mut FrontVif<_>, t: CtrlType, n: u32| {
@@ -158,6 +160,9 @@ fn what_a_front_set_outlives_its_back() {
     );
     let reported = steerings(&h, &mut first);
     assert!(reported.len() == 2 && reported.iter().flatten().all(|by| by.queue_of(&[0; 60]) == 1));
+    let (said, by) = first.steering();
+    assert!(said != unsaid && by.is_some_and(|by| by.queue_of(&[0; 60]) == 1));
+    assert_eq!(first.steering().0, said, "to ask changes nothing");
     for n in [2, 3, 4] {
         assert_eq!(request_group((&g, &mut front), (&h, &mut first), (n, true)), (0, 0));
     }
