@@ -93,7 +93,8 @@ struct pregrant_guest {
 	unsigned int users; /* its vifs */
 	atomic_t pages; /* that are mapped */
 	struct mutex steps; /* held for a step of a vif of its */
-	unsigned int reserved; /* under `steps`: pages that its vifs have or may ask for */
+	/* Under `steps`: pages that its vifs have or may ask for, and have; vifs connected. */
+	unsigned int reserved, needed, connected;
 };
 
 struct pregrant_device {
@@ -123,7 +124,8 @@ struct pregrant_device {
 	u32 takes; /* PREGRANT_GUEST_*; 0: not connected */
 	u32 mtu_limit; /* 0: none */
 	struct pregrant_steer __rcu *steering; /* written under `control`; NULL: the stack chooses queues */
-	unsigned int reserved; /* pages that it has or may ask for; written under its guest's `steps` */
+	/* Written under its guest's `steps`: pages that it has or may ask for, and that it has. */
+	unsigned int reserved, needed;
 	unsigned int connects;
 	struct ratelimit_state log_limit; /* of lines that a guest can cause */
 };

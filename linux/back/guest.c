@@ -2,13 +2,16 @@
 /*
  * Guests: what the vifs of each share is the number of pages that it may have mapped (XSA-300).
  *
- * A vif that may connect is given what the guest's others do not have or may ask for. Its step is
- * made under the guest's lock, so that no two are given the same. Whatever they ask for, map.c
- * refuses more.
+ * Of what the others neither have nor may ask for, a vif that connects is given its even part, with
+ * those that may come; one in SPARE is left for rings of later ones, without which no vif connects.
+ * Its step is made under the guest's lock, so that no two are given the same. Whatever they ask
+ * for, map.c refuses more.
  */
 #include <linux/slab.h>
 
 #include "driver.h"
+
+#define SPARE 16
 
 static LIST_HEAD(guests);
 static DEFINE_MUTEX(guests_lock);
@@ -45,20 +48,35 @@ void pregrant_guest_put(struct pregrant_guest *guest)
 	mutex_unlock(&guests_lock);
 }
 
-/* Called with `control` held: makes a step of the vif, which may have what the others leave. */
+static void count_pages(struct pregrant_device *dev, unsigned int pages, unsigned int needed)
+{
+	struct pregrant_guest *guest = dev->guest;
+
+	guest->reserved += pages - dev->reserved;
+	guest->needed += needed - dev->needed;
+	guest->connected += !!needed - !!dev->needed;
+	dev->needed = needed;
+	WRITE_ONCE(dev->reserved, pages);
+}
+
+/* Called with `control` held: makes a step of the vif, which knows then what it may have. */
 u32 pregrant_guest_step(struct pregrant_device *dev)
 {
 	struct pregrant_guest *guest = dev->guest;
-	unsigned int others, pages;
+	unsigned int most = pregrant_guest_pages, taken, waiting, part;
 	u32 came_to;
 
 	mutex_lock(&guest->steps);
-	others = guest->reserved - dev->reserved;
-	pregrant_back_limit_pages(dev->back, others < pregrant_guest_pages ? pregrant_guest_pages - others : 0);
+	taken = most / SPARE + guest->reserved - dev->reserved;
+	/* With those that may come, at least this one. */
+	waiting = READ_ONCE(guest->users) - guest->connected + !!dev->needed;
+	part = taken < most ? (most - taken) / max(waiting, 1U) : 0;
+	taken = guest->needed - dev->needed;
+	pregrant_back_limit_pages(dev->back, taken < most ? most - taken : 0, part);
 	came_to = pregrant_back_step(dev->back);
-	pages = pregrant_back_pages(dev->back);
-	guest->reserved = others + pages;
-	WRITE_ONCE(dev->reserved, pages);
+	if (came_to == PREGRANT_BACK_CONNECTED)
+		pregrant_back_share_pages(dev->back, part);
+	count_pages(dev, pregrant_back_pages(dev->back), pregrant_back_needed_pages(dev->back));
 	mutex_unlock(&guest->steps);
 	return came_to;
 }
@@ -67,7 +85,6 @@ u32 pregrant_guest_step(struct pregrant_device *dev)
 void pregrant_guest_leave(struct pregrant_device *dev)
 {
 	mutex_lock(&dev->guest->steps);
-	dev->guest->reserved -= dev->reserved;
-	WRITE_ONCE(dev->reserved, 0);
+	count_pages(dev, 0, 0);
 	mutex_unlock(&dev->guest->steps);
 }

@@ -346,10 +346,17 @@ struct pregrant_back *pregrant_back_new(struct pregrant_device *device, u16 of, 
  * pregrant_back_stop_queues, pregrant_back_close.
  */
 u32 pregrant_back_step(struct pregrant_back *back);
-/* Limits the pages that the vif may have mapped, from its next connection on. */
-void pregrant_back_limit_pages(struct pregrant_back *back, u32 pages);
+/*
+ * Limits the pages that the vif may have mapped, at its next connection, and those of them that
+ * it may keep until it closes.
+ */
+void pregrant_back_limit_pages(struct pregrant_back *back, u32 pages, u32 lasting);
+/* Limits the pages that a connected vif may have, with those that it needs. */
+void pregrant_back_share_pages(struct pregrant_back *back, u32 pages);
 /* Number of pages that the vif has mapped or may ask for, until it closes. */
 u32 pregrant_back_pages(const struct pregrant_back *back);
+/* Number of pages that the vif has mapped; 0: it is not connected. */
+u32 pregrant_back_needed_pages(const struct pregrant_back *back);
 /* Writes state 4. Below 0: as FAILED of pregrant_back_step. */
 int pregrant_back_say_connected(struct pregrant_back *back);
 /* Hands out the queues, each to its poll. Returns how many. */

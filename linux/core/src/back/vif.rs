@@ -24,7 +24,7 @@ use pregrant::net::back::{BackQueue, BackStep, BackVif, Polled, PreviousState, V
 use pregrant::net::features::BackFeatures;
 use pregrant::net::path::{PathConfig, PathName};
 use pregrant::port::{FramePort, Steering};
-use pregrant::xenbus::back::BackDevice;
+use pregrant::xenbus::back::{BackDevice, PageShare};
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::{DomId, PeerFault};
 
@@ -99,17 +99,33 @@ pub extern "C" fn pregrant_back_step(back: &mut Back) -> u32 {
     }
 }
 
-/// Limits the pages that the vif may have mapped, from its next connection on.
+/// Limits the pages that the vif may have mapped, at its next connection, and those of them that
+/// it may keep until it closes.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_back_limit_pages(back: &mut Back, pages: u32) {
+pub extern "C" fn pregrant_back_limit_pages(back: &mut Back, pages: u32, lasting: u32) {
     back.vif.limit_pages(pages as usize);
+    back.vif.limit_lasting(lasting as usize);
+}
+
+/// Limits the pages that a connected vif may have, with those that it needs.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_share_pages(back: &mut Back, pages: u32) {
+    let Back { p, vif, .. } = back;
+    let (needed, pages) = (vif.pages().needed, pages as usize);
+    vif.allow_pages(p, PageShare { pages: pages.saturating_sub(needed), lasting: pages.max(needed) });
 }
 
 /// Number of pages that the vif has mapped or may ask for, until it closes.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_pages(back: &Back) -> u32 {
-    let pages = BackDevice::pages(&*back.vif);
+    let pages = back.vif.pages();
     u32::try_from(pages.needed + pages.allowed).unwrap_or(u32::MAX)
+}
+
+/// Number of pages that the vif has mapped; 0: it is not connected.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_needed_pages(back: &Back) -> u32 {
+    u32::try_from(back.vif.pages().needed).unwrap_or(u32::MAX)
 }
 
 /// Writes state 4. Below 0: as FAILED of pregrant_back_step.
