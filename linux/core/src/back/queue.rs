@@ -138,6 +138,7 @@ pub extern "C" fn pregrant_back_counters(counters: &Counters, to: &mut MaybeUnin
 
 fn of_direction(live: &LiveStats) -> [u64; 15] {
     let stats = live.read();
+    let others = stats.staging + stats.data_ring + stats.gref_mapping + stats.persistent;
     [
         stats.frames,
         stats.bytes,
@@ -153,6 +154,6 @@ fn of_direction(live: &LiveStats) -> [u64; 15] {
         stats.data_ring,
         stats.gref_mapping,
         stats.persistent,
-        stats.copy,
+        stats.frames.saturating_sub(others),
     ]
 }
