@@ -132,7 +132,9 @@ void pk_frame_done(struct pregrant_queue *queue, struct sk_buff *skb, void *to)
 		return;
 	}
 	/* Cannot fail: the skb has these bytes. Stale ones must not go out. */
-	if (WARN_ON_ONCE(skb_copy_bits(skb, 0, to, skb->len)))
+	if (!skb_is_nonlinear(skb))
+		skb_copy_from_linear_data(skb, to, skb->len);
+	else if (WARN_ON_ONCE(skb_copy_bits(skb, 0, to, skb->len)))
 		memset(to, 0, skb->len);
 	queue->tx_packets++;
 	queue->tx_bytes += skb->len;
@@ -195,7 +197,9 @@ int pk_frame_lend(struct pregrant_queue *queue, struct sk_buff *skb, u32 at, voi
 	skb_walk_frags(skb, part)
 		if (skb_has_frag_list(part) || !add_pieces(queue, &at, part))
 			goto full;
-	if (skb_copy_bits(skb, 0, head, len))
+	if (len <= skb_headlen(skb))
+		skb_copy_from_linear_data(skb, head, len);
+	else if (skb_copy_bits(skb, 0, head, len))
 		goto full;
 	queue->tx_packets++;
 	queue->tx_bytes += skb->len;

@@ -8,15 +8,19 @@
  *
  * A sender in a softirq schedules the poll itself: it comes when that sender's poll is over, with
  * all its frames. A process would have each of its frames polled at once, alone, before it could
- * send the next; it wakes a thread, which schedules the poll.
+ * send the next. So it does for a frame that comes after a pause, as a request does; for those that
+ * come shortly after another it wakes a thread, which schedules the poll.
  */
 #include <linux/hrtimer.h>
 #include <linux/kthread.h>
 #include <linux/preempt.h>
+#include <linux/sched/clock.h>
 #include <linux/version.h>
 
 #include "driver.h"
 
+/* After a pause of this length a process' frame does not wait for others. */
+#define PAUSE_NS (50 * NSEC_PER_USEC)
 /* Batches between two turns of the core, where there is always work. */
 #define TURN_EVERY 64
 
@@ -39,10 +43,22 @@ void pregrant_queue_wake(struct pregrant_queue *queue)
 /* ndo_start_xmit has queued frames. */
 static void wake_for_sender(struct pregrant_queue *queue)
 {
-	if (in_serving_softirq() || test_bit(NAPI_STATE_SCHED, &queue->napi.state))
+	u64 now, before = queue->sent_at;
+
+	if (in_serving_softirq() || test_bit(NAPI_STATE_SCHED, &queue->napi.state)) {
 		pregrant_queue_wake(queue);
-	else if (!xchg(&queue->has_frames, 1))
+		return;
+	}
+	if (xchg(&queue->has_frames, 1))
+		return;
+	now = local_clock();
+	queue->sent_at = now;
+	if (now - before < PAUSE_NS) {
 		wake_up_process(queue->thread);
+		return;
+	}
+	WRITE_ONCE(queue->has_frames, 0);
+	pregrant_queue_wake(queue);
 }
 
 static bool is_full(const struct pregrant_queue *queue)
