@@ -125,6 +125,7 @@ static int probe_device(struct xenbus_device *xbdev)
 	ret = xenbus_watch_path(xbdev, xbdev->nodename, &dev->watch, will_handle, own_key_changed);
 	if (ret)
 		goto unset;
+	pregrant_files_add(dev);
 	pregrant_wake_control(dev);
 	return 0;
 unset:
@@ -151,6 +152,7 @@ static void take_away(struct xenbus_device *xbdev)
 	unsigned int flags = memalloc_noio_save(); /* see heap.c */
 
 	unregister_xenbus_watch(&dev->watch);
+	pregrant_files_remove(dev);
 	mutex_lock(&dev->control);
 	dev->bound = false;
 	pregrant_end(dev);
@@ -254,4 +256,7 @@ static void __exit pregrant_exit(void)
 module_init(pregrant_init);
 module_exit(pregrant_exit);
 MODULE_DESCRIPTION("Backend of Xen guests' network interfaces");
+#ifdef PREGRANT_VERSION
+MODULE_VERSION(PREGRANT_VERSION);
+#endif
 MODULE_LICENSE("Dual MIT/GPL");

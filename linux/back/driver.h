@@ -103,6 +103,7 @@ struct pregrant_device {
 	struct pregrant_guest *guest;
 	struct net_device *netdev;
 	struct xenbus_watch watch; /* of the own directory; `node` NULL: none */
+	struct pregrant_files *files; /* in sysfs; NULL: none */
 	char *script; /* the toolstack's hotplug script, for the uevent; NULL: none */
 	unsigned int max_queues;
 	struct pregrant_queue *queues;
@@ -187,7 +188,16 @@ u32 pregrant_guest_step(struct pregrant_device *dev);
 void pregrant_guest_leave(struct pregrant_device *dev);
 
 /* ethtool.c */
+#define PREGRANT_VIF_COUNTERS 8
+extern const char *const pregrant_vif_counters[PREGRANT_VIF_COUNTERS];
+extern const char *const pregrant_queue_counters[PREGRANT_BACK_COUNTERS];
+void pregrant_count_vif(struct pregrant_device *dev, u64 *to);
+void pregrant_count_queue(struct pregrant_queue *queue, u64 *to);
 extern const struct ethtool_ops pregrant_ethtool;
+
+/* sysfs.c */
+void pregrant_files_add(struct pregrant_device *dev);
+void pregrant_files_remove(struct pregrant_device *dev);
 
 #include "both.h"
 
