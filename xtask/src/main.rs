@@ -28,6 +28,8 @@
 //!   cargo xtask package guest [--try RELEASE] [--dracut]
 //!                               pregrant-guest-dkms, a package of the kernel module; --try: installed and removed in
 //!                               such a Debian; --dracut: where dracut makes the initial file system
+//!   cargo xtask package back [--try RELEASE]
+//!                               pregrant-back-dkms, the same of the back's module, for hosts
 //!   cargo xtask book            docs as one site, target/book/html, by mdBook
 //! ```
 //!
@@ -67,7 +69,7 @@ const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | 
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
        cargo xtask pair FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of SECOND alone]
        cargo xtask linux header | cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
-       cargo xtask package guest [--try RELEASE]... [--dracut]
+       cargo xtask package guest [--try RELEASE]... [--dracut] | cargo xtask package back [--try RELEASE]...
        cargo xtask messages [--rekey] | cargo xtask book
        a RELEASE of Debian: 12, 13, 13-backports (the newest kernel of its backports); for guests and modules 11 too";
 

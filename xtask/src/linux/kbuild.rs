@@ -73,7 +73,7 @@ pub(super) fn sources(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     files(&w.root().join("linux/module"))
 }
 
-fn sources_of_back(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+pub(super) fn sources_of_back(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     let of_both = OF_BOTH.map(|name| w.root().join("linux/module").join(name));
     Ok(files(&w.root().join("linux/back"))?.into_iter().chain(of_both).collect())
 }

@@ -57,7 +57,7 @@ const ROWS: [Row; 4] = [
     Row { release: Some("11"), frames: 10_000 },
     Row { release: Some("13-backports"), frames: 10_000 },
 ];
-/// The release in which the layer tries the package. The package names the kernels that it builds
+/// The release in which the layer tries the packages. A package names the kernels that it builds
 /// for: in the backports there may be a newer one any day.
 const PACKAGE: &str = "13";
 
@@ -115,13 +115,20 @@ pub fn sources(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     kbuild::sources(w)
 }
 
-/// Builds Rust's part of the driver. Returns the path of the object.
-pub fn front(w: &Workspace) -> Result<PathBuf, String> {
-    objects(w)?.into_iter().next().ok_or("no object of the driver".into())
+/// The same of the back's module.
+pub fn sources_of_back(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+    kbuild::sources_of_back(w)
 }
 
-/// The Rust objects of the driver and of the self-test, which are the same for each kernel.
-fn objects(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+/// The object of one module, by the module's name.
+pub fn core_of<'a>(objects: &'a [PathBuf], module: &str) -> Result<&'a Path, String> {
+    let name = if module == "pregrant_back" { "back" } else { "front" };
+    let found = objects.iter().find(|object| object.file_stem().is_some_and(|stem| stem == name));
+    found.map(PathBuf::as_path).ok_or_else(|| format!("no object of {module}"))
+}
+
+/// The Rust objects of the modules and of the self-test, which are the same for each kernel.
+pub fn objects(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     tool::debian(w, "ld", "binutils")?;
     let dir = place(w);
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
@@ -164,12 +171,12 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     let objects = objects(w)?;
     let has_chroot = tool::is_root(w) || tool::in_ci();
     if !has_chroot {
-        println!("note: chroot wants root: one kernel of {}, and no trial of the package", ROWS.len());
+        println!("note: chroot wants root: one kernel of {}, and no trial of the packages", ROWS.len());
     }
     for (program, package) in boot::TOOLS.into_iter().chain([chroot::TOOL]) {
         tool::debian(w, program, package)?;
     }
-    let package = package::guest(w, objects.first().ok_or("no object of the driver")?)?;
+    let packages = package::all(w, &objects)?;
     // A kernel in QEMU uses one processor: one is played while the next is prepared, and played.
     let mut rows = ROWS.iter().filter(|row| has_chroot || row.release.is_none());
     let prepare_next = Mutex::new(|| rows.next().map(|row| prepare(w, row, &objects)));
@@ -181,12 +188,12 @@ pub fn layer(w: &Workspace) -> Result<(), String> {
     };
     std::thread::scope(|scope| {
         // The trial waits for the network and uses only one processor.
-        let trial = has_chroot.then(|| scope.spawn(|| package::play(w, PACKAGE, &package)));
+        let trial = has_chroot.then(|| scope.spawn(|| package::play(w, PACKAGE, &packages)));
         let other = scope.spawn(player);
         let played = player().map(drop);
         let played = ended(other).map(drop).and(played);
         let tried = trial.map_or(Ok(()), ended);
-        tried.map_err(|why| format!("the package in Debian {PACKAGE}: {why}")).and(played)
+        tried.map_err(|why| format!("the packages in Debian {PACKAGE}: {why}")).and(played)
     })
 }
 

@@ -2,11 +2,13 @@
 //! and its headers. Nothing of it is kept.
 //!
 //! ```text
-//!   install --> a module for the kernel; in its initial file system beside xen-netfront; modprobe takes it first
-//!               '-> a boot of that: the module does not load, and modprobe goes on to xen-netfront
-//!   remove  --> none of these; xen-netfront is there as before
+//!   install --> a module for the kernel, which modprobe takes first; a guest's is in its initial file system, beside xen-netfront
+//!               '-> a boot of that: the module does not load, and modprobe goes on to Linux's driver
+//!   remove  --> none of these; Linux's driver is there as before
 //! ```
 
+use super::Package;
+use super::module::Module;
 use crate::console::Console;
 use crate::rig;
 use crate::tool;
@@ -43,15 +45,17 @@ impl Initial {
     }
 }
 
-/// Script that checks the file system after each step. It ends at the first line that fails.
+/// Script that checks the file system after each step. It ends at the first line that fails. Its
+/// first lines are variables: `name` of the package, `module`, `other`, `alias`; `early`: the
+/// initial file system has the module, too.
 const CHECKS: &str = r#"set -e
 kernel=$(ls /lib/modules | sort -V | tail -n 1)
 image=/boot/initrd.img-$kernel
-alias=xen:vif
 # is WHAT WANTED FOUND
 is() { [ "$2" = "$3" ] || { echo "package: $1: $3, not $2"; exit 1; }; }
 quietly() { "$@" > /tmp/said 2>&1 || { cat /tmp/said; exit 1; }; }
-names() { sed -n 's,.*/\([^/ ]*\)\.ko.*,\1,p' | tr - _ | grep -xE 'pregrant|xen_netfront' | awk '!seen[$0]++' | tr '\n' ' '; }
+# A line has a path, or a command with the names.
+names() { tr - _ | grep -oE "\b($module|$other)\b" | awk '!seen[$0]++' | tr '\n' ' '; }
 # What modprobe loads for a vif, in this order: here, and in the initial file system.
 loads() { modprobe --show-depends -S "$kernel" $alias 2>&1 | names; }
 unpacked() {
@@ -60,42 +64,45 @@ unpacked() {
 	dirname "$(find /tmp/initrd -maxdepth 2 -name init)"
 }
 loads_early() { chroot "$(unpacked)" modprobe --show-depends -S "$kernel" $alias 2>&1 | names; }
-there() { modinfo -k "$kernel" pregrant > /dev/null 2>&1 && echo there || echo none; }
+there() { modinfo -k "$kernel" $module > /dev/null 2>&1 && echo there || echo none; }
 # state WHEN LOADS MODULE
 state() {
-	early=$(loads_early)
-	echo "package: kernel $kernel, $1, $(cut -d. -f1 /proc/uptime): for $alias modprobe loads $(loads); in the initial file system $early"
+	[ $early = false ] || _early=$(loads_early)
+	echo "package: kernel $kernel, $1, $(cut -d. -f1 /proc/uptime): for $alias modprobe loads $(loads)${_early:+; in the initial file system $_early}"
 	is "$1, module" "$3" "$(there)"
 	is "$1, loaded for a vif" "$2" "$(loads)"
-	is "$1, loaded for a vif in the initial file system" "$2" "$early"
+	[ $early = false ] || is "$1, loaded for a vif in the initial file system" "$2" "$_early"
 }
 again() { if command -v update-initramfs > /dev/null; then update-initramfs -u -k all; else dracut --force "$image" "$kernel"; fi; }
 # A kernel that the package is not for, and one without headers.
 mkdir -p /lib/modules/9.9.9-none/kernel /lib/modules/6.1.99-none/kernel
 quietly again
-state before "xen_netfront " none
-quietly dpkg -i /tmp/package.deb
-for said in "Linux 9.9.9-none has no module pregrant" "this version of the package is for Linux" "install linux-headers-6.1.99-none"; do
+state before "$other " none
+quietly dpkg -i /tmp/$name.deb
+for said in "Linux 9.9.9-none has no module $module" "this version of the package is for Linux" "install linux-headers-6.1.99-none"; do
 	grep -q "$said" /tmp/said || { cat /tmp/said; echo "package: installing it does not say: $said"; exit 1; }
 done
 ! grep -q "Linux $kernel has no module" /tmp/said
 rm -r /lib/modules/9.9.9-none /lib/modules/6.1.99-none
-state installed "pregrant xen_netfront " there
-modinfo -k "$kernel" pregrant | grep -E '^(filename|vermagic)'
-cp "$image" /tmp/installed-initrd
-cp "/lib/modules/$kernel/vmlinuz" /tmp/installed-kernel 2>/dev/null || cp "/boot/vmlinuz-$kernel" /tmp/installed-kernel
-quietly dpkg -i /tmp/package.deb
-state "installed again" "pregrant xen_netfront " there
-quietly dpkg -r pregrant-guest-dkms
-state removed "xen_netfront " none
-quietly dpkg -P pregrant-guest-dkms
-is purged "" "$(find /etc /usr/share /usr/src /usr/lib/dracut /var/lib/dkms -name '*pregrant*' 2>/dev/null)"
+state installed "$module $other " there
+modinfo -k "$kernel" $module | grep -E '^(filename|vermagic|version)'
+# For the boot.
+[ $early = true ] || quietly again
+cp "$image" /tmp/$name-initrd
+cp "/lib/modules/$kernel/vmlinuz" /tmp/$name-kernel 2>/dev/null || cp "/boot/vmlinuz-$kernel" /tmp/$name-kernel
+quietly dpkg -i /tmp/$name.deb
+state "installed again" "$module $other " there
+quietly dpkg -r $name-dkms
+state removed "$other " none
+quietly dpkg -P $name-dkms
+is purged "" "$(find /etc /usr/share /usr/src /usr/lib/dracut /usr/lib/modprobe.d /var/lib/dkms -name '*pregrant*' 2>/dev/null)"
 "#;
 
-/// Script that runs before the kernel is installed: its initramfs gets only this module, because
-/// the devices of a guest are unknown, and with all drivers the initramfs takes minutes.
+/// Script that runs before the kernel is installed: its initramfs gets only these modules, because
+/// the devices of a guest are unknown, and with all drivers the initramfs takes minutes. A host's
+/// is there for the boot, as far as it is installed.
 const CONF: &str = r#"cd "$1/etc" && mkdir -p initramfs-tools/conf.d dracut.conf.d && echo MODULES=list > initramfs-tools/conf.d/trial &&
-echo xen-netfront > initramfs-tools/modules && echo 'add_drivers+=" xen-netfront "' > dracut.conf.d/trial.conf"#;
+printf '%s\n' xen-netfront xen-netback pregrant_back > initramfs-tools/modules && echo 'add_drivers+=" xen-netfront "' > dracut.conf.d/trial.conf"#;
 
 /// Script of the first process in the initramfs: the module finds no Xen and does not load, like
 /// one whose signature or parameters a kernel refuses.
@@ -103,14 +110,15 @@ const INIT: &str = "#!/bin/sh
 mkdir -p /proc /sys
 mount -t proc proc /proc
 mount -t sysfs sys /sys
-modprobe -v xen:vif 2>&1 | while read -r line; do echo \"TRIAL $line\"; done
+export MODPROBE_OPTIONS=-v
+modprobe @ALIAS@ 2>&1 | while read -r line; do echo \"TRIAL $line\"; done
 echo TRIAL done
 echo o > /proc/sysrq-trigger
 sleep 60
 ";
 
-/// Tries the package in Debian `name`.
-pub(super) fn play(w: &Workspace, name: &str, initial: Initial, package: &Path) -> Result<(), String> {
+/// Tries packages in Debian `name`, one after another.
+pub(super) fn play(w: &Workspace, name: &str, initial: Initial, packages: &[Package]) -> Result<(), String> {
     if !tool::is_root(w) {
         return Err("a package is tried as root, for chroot".into());
     }
@@ -121,9 +129,8 @@ pub(super) fn play(w: &Workspace, name: &str, initial: Initial, package: &Path) 
     let sources = rig::sources(w, name)?;
     let dir = w.target().join("package").join(format!("debian-{name}"));
     empty_dir(&dir)?;
-    let (list, checks) = (dir.join("sources.list"), dir.join("checks"));
+    let list = dir.join("sources.list");
     write(&list, sources.list)?;
-    write(&checks, CHECKS)?;
     let copy = |from: &Path, to: &str| format!("--customize-hook=cp '{}' \"$1{to}\"", from.display());
     let taken = |from: &str| format!("--customize-hook=cp \"$1/tmp/{from}\" '{}'", dir.display());
     let mut mmdebstrap = w.program("mmdebstrap");
@@ -136,26 +143,41 @@ pub(super) fn play(w: &Workspace, name: &str, initial: Initial, package: &Path) 
         sources.kernel_from,
         initial.package()
     ));
-    mmdebstrap.args([copy(package, "/tmp/package.deb"), copy(&checks, "/tmp/checks")]);
-    mmdebstrap.arg("--customize-hook=chroot \"$1\" sh /tmp/checks");
-    mmdebstrap.args([taken("installed-kernel"), taken("installed-initrd")]);
+    for Package { module, file } in packages {
+        let checks = dir.join(format!("{}-checks", module.name));
+        write(&checks, variables(module) + CHECKS)?;
+        mmdebstrap.args([copy(file, &format!("/tmp/{}.deb", module.name)), copy(&checks, "/tmp/checks")]);
+        mmdebstrap.arg("--customize-hook=chroot \"$1\" sh /tmp/checks");
+        mmdebstrap.args(["kernel", "initrd"].map(|of| taken(&format!("{}-{of}", module.name))));
+    }
     // Nothing else of the archive is kept.
     run(mmdebstrap.args(["--format=null", sources.codename, "-"]).arg(&list))?;
-    boot(w, &dir)?;
+    for Package { module, .. } in packages {
+        boot(w, &dir, module)?;
+    }
     let initial = initial.package();
     println!("package: tried in Debian {name} with {initial}, {} s", start.elapsed().as_secs());
     Ok(())
 }
 
+/// The first lines of `CHECKS`. Here modules are named as the kernel does.
+fn variables(module: &Module) -> String {
+    let Module { name, module: own, alias, starts_early, .. } = module;
+    format!(
+        "name={name} module={own} other={} alias={alias} early={starts_early}\n",
+        module.other.replace('-', "_")
+    )
+}
+
 /// Boots the kernel and the initramfs that the trial has made, without Xen.
-fn boot(w: &Workspace, dir: &Path) -> Result<(), String> {
+fn boot(w: &Workspace, dir: &Path, module: &Module) -> Result<(), String> {
     let at = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
     let beside = dir.join("beside");
     let init = beside.join("trial-init");
     empty_dir(&beside)?;
-    write(&init, INIT)?;
+    write(&init, INIT.replace("@ALIAS@", module.alias))?;
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).map_err(|e| at(&init, e))?;
-    let (more, initrd) = (dir.join("beside.cpio"), dir.join("installed-initrd"));
+    let (more, initrd) = (dir.join("beside.cpio"), dir.join(format!("{}-initrd", module.name)));
     rig::pack(&beside, &more)?;
     let both = [&initrd, &more].map(|file| fs::read(file).map_err(|e| at(file, e)));
     let both = both.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -165,7 +187,9 @@ fn boot(w: &Workspace, dir: &Path) -> Result<(), String> {
     write(&archive, [both[0].as_slice(), &gap, &both[1]].concat())?;
     let mut qemu = w.program("qemu-system-x86_64");
     qemu.args(["-accel", "tcg", "-cpu", "qemu64,+rdrand", "-m", "1024", "-nodefaults", "-display", "none"]);
-    qemu.args(["-no-reboot", "-serial", "stdio"]).arg("-kernel").arg(dir.join("installed-kernel"));
+    qemu.args(["-no-reboot", "-serial", "stdio"])
+        .arg("-kernel")
+        .arg(dir.join(format!("{}-kernel", module.name)));
     qemu.arg("-initrd").arg(&archive).args(["-append", "console=ttyS0 quiet panic=-1 rdinit=/trial-init"]);
     let start = Instant::now();
     let console = Console::start(&mut qemu)?;
@@ -177,21 +201,25 @@ fn boot(w: &Workspace, dir: &Path) -> Result<(), String> {
         }
     }
     drop(console);
-    let tried = tried(&said);
+    let wanted = [module.module, module.other];
+    let tried = tried(&said, wanted);
     said.iter().filter(|line| line.contains("TRIAL ")).for_each(|line| println!("package: {line}"));
-    if tried.starts_with(&["pregrant", "xen-netfront"]) {
+    if tried.starts_with(&wanted) {
         return Ok(());
     }
     said.iter().rev().take(30).rev().for_each(|line| println!("       | {line}"));
-    Err(format!("in the initial file system modprobe tries {tried:?}, not pregrant and then xen-netfront"))
+    Err(format!(
+        "in the initial file system modprobe tries {tried:?}, not first {} and then {}",
+        wanted[0], wanted[1]
+    ))
 }
 
-/// The modules of a vif that modprobe reports as loaded, from a console's lines.
-fn tried(said: &[String]) -> Vec<&'static str> {
+/// Those of the modules that modprobe reports as loaded, from a console's lines.
+fn tried(said: &[String], modules: [&'static str; 2]) -> Vec<&'static str> {
     let name = |line: &String| {
         let path = line.split_once("TRIAL insmod ")?.1.split(' ').next()?;
-        let file = path.rsplit('/').next()?;
-        ["pregrant", "xen-netfront"].into_iter().find(|name| file.starts_with(name))
+        let (file, _) = path.rsplit('/').next()?.split_once(".ko")?;
+        modules.into_iter().find(|name| *name == file)
     };
     said.iter().filter_map(name).collect()
 }
@@ -209,7 +237,9 @@ mod tests {
             "TRIAL done",
         ]
         .map(String::from);
-        assert_eq!(tried(&said), ["pregrant", "xen-netfront"]);
-        assert_eq!(tried(&said[..2]), ["pregrant"]);
+        let of = |said| tried(said, ["pregrant", "xen-netfront"]);
+        assert_eq!(of(&said), ["pregrant", "xen-netfront"]);
+        assert_eq!(of(&said[..2]), ["pregrant"]);
+        assert!(tried(&said, ["pregrant_back", "xen-netback"]).is_empty());
     }
 }

@@ -29,6 +29,11 @@ pub fn is_release(name: &str) -> Result<(), String> {
     Release::of_guests(name).map(drop)
 }
 
+/// Checks the name of a release that has Xen.
+pub fn is_release_of_dom0(name: &str) -> Result<(), String> {
+    Release::of_dom0(name).map(drop)
+}
+
 pub fn sources(w: &Workspace, name: &str) -> Result<Sources, String> {
     let release = Release::of_guests(name)?;
     let Release { codename, kernel_from, .. } = release;
