@@ -48,6 +48,22 @@ for link in xenbr0 "$own"; do ip link set "$link" mtu 9000 || fail "no MTU of 90
 ask one "ip link set eth0 mtu 9000 && ping -q -c 5 -s 8900 10.9.0.1" || fail "MTU 9000: $ANSWER"
 both_ways "MTU 9000" "$((FRAMES / 10))" --size 64..8972
 note "MTU 9000: $_numbered"
+# Its figures beside those of processes, of which none runs.
+files=/sys/bus/xen-backend/drivers/pregrant_back/vif-$id-0/pregrant
+cat "$files/vif" "$files/queue0"
+pregrant top --prometheus - > /run/top.log || fail "pregrant top"
+for series in "pregrant_vif_link{domain=\"0\",daemon=\"pregrant_back\",vif=\"$id.0\"} 1" "pregrant_module_lost_pages_total{domain=\"0\",daemon=\"pregrant_back\"} 0"; do
+	grep -qxF "$series" /run/top.log || { cat /run/top.log; fail "pregrant top has no $series"; }
+done
+for dir in tx rx; do
+	frames=$(sed -n "s/^pregrant_queue_frames_total{.*,vif=\"$id.0\",queue=\"0\",dir=\"$dir\",path=\"copy\"} //p" /run/top.log)
+	[ "${frames:-0}" -ge "$FRAMES" ] || { cat /run/top.log; fail "pregrant top has ${frames:-no} frames of $dir"; }
+done
+pregrant top --once > /run/top.log && grep "^$id.0  *tx .*Connected .*copy" /run/top.log || { cat /run/top.log; fail "pregrant top has no line of the vif"; }
+pregrant doctor > /run/doctor.log 2>&1
+for line in "ok     the kernel's module pregrant_back is loaded (queues=0) and has 1 vif(s), 1 of them connected" "ok     vif $id.0 (one): the kernel's pregrant_back serves it by the interface $own, back 4 (Connected), front 4 (Connected)"; do
+	grep -F "$line" /run/doctor.log || { cat /run/doctor.log; fail "pregrant doctor does not say: $line"; }
+done
 for link in xenbr0 "$own"; do ip link set "$link" mtu 1500; done
 kernel_well
 

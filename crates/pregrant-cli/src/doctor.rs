@@ -4,6 +4,7 @@
 //! ```text
 //!   machine   is it Xen, which domain, xenstore, /dev/xen, tun, the kernel's own drivers     --+
 //!   vifs      both ends' states and keys, who serves them, on which path                      --+--> findings, in words
+//!   kernel_module  of these, those that the kernel's module pregrant_back has
 //!   pool      how many buffers a vif has, and why no more
 //!   vbds      the same of disks; what a front waits for                                       --+
 //!   device_policy   the devices of the disks, for systemd's unit
@@ -16,6 +17,7 @@ mod device_policy;
 mod devices;
 mod disk_attachment;
 mod finding;
+mod kernel_module;
 mod keys;
 mod machine;
 mod pool;

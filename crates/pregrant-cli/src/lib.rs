@@ -34,6 +34,8 @@ pub mod lab_command;
 pub mod log_line;
 mod loopback_guest;
 pub mod loopback_machine;
+#[cfg(feature = "program")]
+mod module_status;
 mod notify;
 mod path_choice;
 pub mod program;

@@ -31,7 +31,7 @@ use pregrant_host::drivers::net::port_provider::{INTERFACE, Notes, Ports, usual_
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
 use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, PortProvider, RemoteSide};
-use pregrant_host::linux::KernelBack;
+use pregrant_host::linux::{KernelBack, module_back};
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::switch::Switch;
 use std::cell::RefCell;
@@ -211,9 +211,18 @@ fn is_named(chosen: &[DeviceChoice], id: &DeviceId) -> bool {
 /// Returns the reason why a vif is left to the kernel. None: the kernel does not have it, or it
 /// must be taken over.
 fn had_by_kernel(kernel: &KernelBack, take: &[DeviceChoice], id: &DeviceId) -> Option<String> {
-    (kernel.has(id) && !is_named(take, id)).then(|| {
-        let (front, handle) = (id.front.0, id.handle);
-        format!("the kernel's netback has it. To take it over while its guest runs: pregrant back --take {front}.{handle}")
+    let driver = kernel.driver(id).filter(|_| !is_named(take, id))?;
+    let (front, handle) = (id.front.0, id.handle);
+    Some(if driver == module_back::NAME {
+        // It closes the vif: there is no hand-over yet.
+        format!(
+            "the kernel's module {driver} has it. To serve it here, its guest being shut down or disconnected: \
+                 echo vif-{front}-{handle} > /sys/bus/xen-backend/drivers/{driver}/unbind"
+        )
+    } else {
+        format!(
+            "the kernel's netback has it. To take it over while its guest runs: pregrant back --take {front}.{handle}"
+        )
     })
 }
 
@@ -257,7 +266,12 @@ fn missing(there: &[DeviceId], domid: DomId) -> String {
 /// Gives one vif back to the kernel, and returns the result as text.
 fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) -> Result<&'static str> {
     let device = Device::new(*id, Side::Back);
-    if kernel.has(id) {
+    if let Some(driver) = kernel.driver(id) {
+        if driver == module_back::NAME {
+            return Err(
+                format!("the kernel's module {driver} has it; detach the vif from it first, its guest being shut down (docs/linux-back.md)").into(),
+            );
+        }
         if let Some(left) = Handover::left(device, xs)? {
             log_notes(id, let_go(left, xs));
         }

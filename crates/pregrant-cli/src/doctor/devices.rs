@@ -79,9 +79,9 @@ impl Words {
         })
     }
 
-    /// Reports which backend serves a device of another domain, according to both ends' states: the
-    /// backend here, which `ours` describes further; the kernel; a backend that does not answer; or
-    /// none. Also reports the error that the back wrote.
+    /// Reports which backend serves a device of another domain, by both ends' states: one of ours,
+    /// which `ours` describes; the kernel's own; one that does not answer; or none. Also reports the
+    /// error that the back wrote.
     pub fn served<T: Transport>(
         &self,
         xs: &mut Client<T>,
@@ -93,10 +93,9 @@ impl Words {
     ) -> Result<Vec<Finding>> {
         let silent =
             matches!(place.status, Err(NoStatus::Silent { .. } | NoStatus::Denied(_) | NoStatus::Failed(_)));
-        let ends = format!("back {own}, front {front}");
-        let mut found = if let Some(more) = ours {
-            let served = Finding::ok(format_args!("{name}: served here, {ends}"));
-            [served].into_iter().chain(more).collect()
+        let ends = Self::ends(own, front);
+        let mut found = if let Some(ours) = ours {
+            ours
         } else if place.real && KernelBack::of(self.class).has(&id) {
             let note = Finding::note(format_args!("{name}: the kernel's {} has it, {ends}", self.kernel));
             vec![match self.take {
@@ -114,6 +113,16 @@ impl Words {
             found.push(Finding::wrong(format_args!("{name}: {}", plain(&why))).then(self.correct));
         }
         Ok(found)
+    }
+
+    /// Describes the states of both ends.
+    pub fn ends(own: XenbusState, front: XenbusState) -> String {
+        format!("back {own}, front {front}")
+    }
+
+    /// Reports that a device is served by the backend of which the status is.
+    pub fn served_here(name: &str, ends: &str) -> Finding {
+        Finding::ok(format_args!("{name}: served here, {ends}"))
     }
 
     /// Reports that a device waits until a script has ended.

@@ -1,8 +1,10 @@
 //! Checks the machine from /sys and /dev: Xen, its device nodes, and the kernel's own drivers.
 
 use super::finding::{Finding, Rank};
+use super::kernel_module;
+use crate::module_status;
 use pregrant::xenbus::Class;
-use pregrant_host::linux::{KernelBack, NODES};
+use pregrant_host::linux::{KernelBack, ModuleBack, NODES};
 use std::fs;
 use std::path::Path;
 
@@ -24,6 +26,11 @@ pub fn findings() -> Vec<Finding> {
     all.extend(bridge_netfilter(Path::new("/proc/sys/net/bridge")));
     let kernel = KernelBack::of(Class::VIF);
     all.extend(kernels_netback(kernel.is_loaded(), kernel.autoprobe() || !kernel.has_bus()));
+    let module = ModuleBack::here();
+    if module.is_loaded() {
+        let status = module_status::read().and_then(|daemon| daemon.status.ok());
+        all.extend(kernel_module::loaded(module.version().as_deref(), status.as_ref(), kernel.is_loaded()));
+    }
     all
 }
 

@@ -49,7 +49,9 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
     let vbd = format!("vbd {front_no}.{handle} ({}){}", device_number::name(handle), who(xs, id.front));
     let answer = place.status.as_ref().ok();
     let status = answer.and_then(|s| s.devices.iter().find(|d| (d.front, d.handle) == (front_no, handle)));
-    let ours = status.map(|status| served_by_us(xs, &device, &vbd, status)).transpose()?;
+    let more = status.map(|status| served_by_us(xs, &device, &vbd, status)).transpose()?;
+    let served_here = Words::served_here(&vbd, &Words::ends(own, front));
+    let ours = more.map(|more| [served_here].into_iter().chain(more).collect());
     let start = |(own, front), left| {
         match own {
         // At 5 its front may be in use.

@@ -4,9 +4,10 @@
 use super::Result;
 use super::devices::{Place, Words};
 use super::finding::{Finding, plain};
+use super::kernel_module;
 use super::keys::{Ability, abilities, keys, who};
 use super::pool;
-use crate::status_reader;
+use crate::status_reader::{self, NoStatus};
 use pregrant::DomId;
 use pregrant::net::features::{MAPPED_PAGES, REQUEST_MULTICAST, XDP_HEADROOM};
 use pregrant::net::path::research::keys as research;
@@ -15,7 +16,7 @@ use pregrant::net::path::{FrameCost, PathName, data_ring, persistent};
 use pregrant::xenbus::{Class, Device, DeviceId, Side, XenbusState};
 use pregrant::xenstore::{Client, Transport};
 use pregrant_host::drivers::status::{DirStatus, VifStatus, socket_path};
-use pregrant_host::linux::Gntalloc;
+use pregrant_host::linux::{Gntalloc, ModuleBack};
 use std::path::Path;
 
 const WORDS: Words = Words {
@@ -35,18 +36,40 @@ pub fn served_here<T: Transport>(
     run_dir: &Path,
     real: bool,
 ) -> Result<Vec<Finding>> {
+    let module = Some(ModuleBack::here()).filter(|module| real && module.is_loaded());
+    served_beside(xs, domid, run_dir, real, module.as_ref())
+}
+
+/// The same, beside the kernel's module if that is loaded.
+fn served_beside<T: Transport>(
+    xs: &mut Client<T>,
+    domid: DomId,
+    run_dir: &Path,
+    real: bool,
+    module: Option<&ModuleBack>,
+) -> Result<Vec<Finding>> {
     let status = &status_reader::read(&socket_path(run_dir, domid.0));
-    let mut found = vec![WORDS.backend(xs, status, |s| s.vifs.len())?];
+    let mut found = Vec::new();
+    // Without a process the module has them.
+    if module.is_none() || !matches!(status, Err(NoStatus::Absent)) {
+        found.push(WORDS.backend(xs, status, |s| s.vifs.len())?);
+    }
     for id in WORDS.backs(xs, domid)? {
-        found.extend(served(xs, id, &Place { run_dir, real, status })?);
+        found.extend(served(xs, id, &Place { run_dir, real, status }, module)?);
     }
     Ok(found)
 }
 
 /// Reports on a vif that this domain serves, or should serve.
-fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> Result<Vec<Finding>> {
+fn served<T: Transport>(
+    xs: &mut Client<T>,
+    id: DeviceId,
+    place: &Place<'_>,
+    module: Option<&ModuleBack>,
+) -> Result<Vec<Finding>> {
     let device = Device::new(id, Side::Back);
     let (own, front) = (device.state(xs)?, device.peer_state(xs)?);
+    let ends = Words::ends(own, front);
     let (front_no, handle) = (id.front.0, id.handle);
     let vif = format!("vif {front_no}.{handle}{}", who(xs, id.front));
     let answer = place.status.as_ref().ok();
@@ -65,10 +88,19 @@ fn served<T: Transport>(xs: &mut Client<T>, id: DeviceId, place: &Place<'_>) -> 
                 "{vif}: its guest may send {rate} at most (the toolstack's `rate`), and waited {waits} time(s)"
             ))
         });
-        let own = [front].into_iter().chain(rate);
+        let own = [Words::served_here(&vif, &ends), front].into_iter().chain(rate);
         ours = Some(own.chain(path(&vif, status, &asks)).chain(pool).collect());
     }
+    let has = |module: &ModuleBack| {
+        module.vifs().into_iter().find(|vif| (vif.front, vif.handle) == (front_no, handle))
+    };
+    if let (None, Some(has)) = (&ours, module.and_then(has)) {
+        ours = Some(kernel_module::vif(&vif, &ends, &has));
+    }
     let start = |(own, _), left| match own {
+        _ if module.is_some() => format!(
+            "give it to the kernel's module: echo vif-{front_no}-{handle} > /sys/bus/xen-backend/drivers/pregrant_back/bind; or start pregrant back"
+        ),
         XenbusState::Connected if left => {
             "its backend has ended and left it connected: start pregrant back, which goes on with its rings"
                 .into()
@@ -424,5 +456,33 @@ mod tests {
             absent[1].rank == Rank::Wrong && absent[1].text.contains("no backend serves it"),
             "{absent:?}"
         );
+    }
+
+    /// A vif of the kernel's module is neither netback's nor unserved; one that no backend has can
+    /// be given to the module.
+    #[test]
+    fn a_vif_of_the_kernels_module_is_reported_as_the_modules() {
+        let dir = std::env::temp_dir().join(format!("pregrant-doctor-module-{}", std::process::id()));
+        let vif = dir.join("bus/xen-backend/drivers/pregrant_back/vif-5-0");
+        std::fs::create_dir_all(vif.join("net/vif5.0")).unwrap();
+        std::fs::create_dir_all(dir.join("module/pregrant_back")).unwrap();
+        std::fs::write(vif.join("state"), "InitWait\n").unwrap();
+        let store = LocalStore::new();
+        let mut xs = store.client(DomId(0));
+        for guest in [5, 6] {
+            store.with_server(|s| s.introduce(DomId(guest))).unwrap();
+            Vif::new(DomId(guest), DomId(0), 0, [2, 0, 0, 0, 0, 5]).create(&mut xs).unwrap();
+        }
+        let module = ModuleBack::at(&dir);
+        let found = served_beside(&mut xs, DomId(0), Path::new("/nonexistent"), true, Some(&module)).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        let [has, unserved] = &found[..] else { panic!("{found:?}") };
+        assert!(
+            has.text.starts_with("vif 5.0: the kernel's pregrant_back serves it by the interface vif5.0"),
+            "{has}"
+        );
+        assert!(unserved.text.starts_with("vif 6.0: no backend serves it"), "{unserved}");
+        let bind = "echo vif-6-0 > /sys/bus/xen-backend/drivers/pregrant_back/bind";
+        assert!(unserved.remedy.as_ref().unwrap().contains(bind), "{unserved}");
     }
 }

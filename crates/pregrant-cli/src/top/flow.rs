@@ -14,7 +14,11 @@ pub struct Flow {
     pub class: &'static str,
     pub domain: u16,
     pub daemon: String,
+    /// 0: the kernel's module.
     pub pid: u32,
+    /// True if the kernel's module has the vif: what it does not count is 0.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_module: bool,
     pub front: u16,
     /// The number that the guest's device has.
     pub handle: u32,
@@ -62,6 +66,10 @@ pub struct Flow {
     pub last_failure: Option<String>,
     #[serde(flatten)]
     pub rate: Rate,
+}
+
+fn is_false(is_so: &bool) -> bool {
+    !is_so
 }
 
 /// Declares the counters in one list, each with its place in a queue's status.
@@ -164,6 +172,7 @@ impl Flow {
             domain: back.domain,
             daemon: back.daemon.clone(),
             pid: back.pid,
+            is_module: back.module.is_some(),
             front: vif.front,
             handle: vif.handle,
             state: vif.state.clone(),

@@ -1,7 +1,8 @@
 //! `pregrant top`: what the backends of a machine do, as a live table, as JSON, or for Prometheus.
 //!
 //! ```text
-//!   DIR/*.status --read--> Daemon --two readings--> flow::Flow, load::Load --> table, JSON lines
+//!   DIR/*.status, the module's files in sysfs
+//!                --read--> Daemon --two readings--> flow::Flow, load::Load --> table, JSON lines
 //!                            '---------------------------------------------> prometheus (text, http)
 //! ```
 //! It only reads: backends are asked once an interval, and answer between batches.
@@ -17,6 +18,7 @@ mod terminal;
 
 use crate::daemon::{RUN_DIR, Serves};
 use crate::loopback_machine::shell_word;
+use crate::module_status;
 use crate::screen;
 use crate::status_reader::{self, AS_ITS_USER, Daemon, answers};
 use crate::stop::Stop;
@@ -40,7 +42,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
   pregrant top --loopback /tmp/xen --prometheus - | grep dropped
   pregrant top --loopback /tmp/xen --prometheus 127.0.0.1:9912
 
-Two lines for each vif: tx is what its guest sends. One for each disk: latency is from when a request is taken to its answer, depth how
+Two lines for each vif, also of those that the kernel's module pregrant_back has: tx is what its guest sends. One for each disk: latency is from when a request is taken to its answer, depth how
 many are under way, both the mean of the time between two readings, as all rates are. JSON also has the counters since the device
 connected. Keys: q ends.")]
 pub struct TopArgs {
@@ -94,12 +96,26 @@ pub fn run(args: TopArgs) -> Result<()> {
     }
 }
 
-/// Reads the backends in `dir`, including those that do not answer.
+/// Reads the backends in `dir`, including those that do not answer; on Xen also the kernel's
+/// module.
 fn read(dir: &Path) -> Result<Vec<Daemon>> {
-    let own = [Serves::Vifs.own_dir(), Serves::Vbds.own_dir()];
-    let one = [dir];
-    status_reader::read_all(if dir == Path::new(RUN_DIR) { &own } else { &one })
-        .map_err(|e| unreadable(dir, &e).into())
+    if dir != Path::new(RUN_DIR) {
+        return status_reader::read_all(&[dir]).map_err(|e| unreadable(dir, &e).into());
+    }
+    let processes = status_reader::read_all(&[Serves::Vifs.own_dir(), Serves::Vbds.own_dir()]);
+    beside_module(processes, module_status::read()).map_err(|e| unreadable(dir, &e).into())
+}
+
+/// Returns the processes, and the module behind them if it has vifs. No process need have run then.
+fn beside_module(
+    processes: std::io::Result<Vec<Daemon>>,
+    module: Option<Daemon>,
+) -> std::io::Result<Vec<Daemon>> {
+    match (processes, module) {
+        (Ok(processes), module) => Ok(processes.into_iter().chain(module).collect()),
+        (Err(e), Some(module)) if e.kind() == ErrorKind::NotFound => Ok(vec![module]),
+        (Err(e), _) => Err(e),
+    }
 }
 
 /// Describes why nothing is known of the backends in `dir`, and what to do.
@@ -242,5 +258,19 @@ mod tests {
         assert!(of(machine, ErrorKind::NotFound).contains("pregrant-lab loopback serve --dir /tmp/xen"));
         let denied = of(machine, ErrorKind::PermissionDenied);
         assert!(denied.contains("/tmp/xen") && !denied.contains("start"), "{denied}");
+    }
+
+    #[test]
+    fn the_module_stands_beside_processes_or_alone() {
+        let module = module_status::sample::daemon;
+        let names = |daemons: io::Result<Vec<Daemon>>| -> Vec<_> {
+            daemons.unwrap().iter().map(|daemon| daemon.name).collect()
+        };
+        let processes = sample::daemons()[..2].to_vec();
+        assert_eq!(names(beside_module(Ok(processes), Some(module()))), ["back", "blkback", "pregrant_back"]);
+        let none = |kind: ErrorKind| Err(io::Error::from(kind));
+        assert_eq!(names(beside_module(none(ErrorKind::NotFound), Some(module()))), ["pregrant_back"]);
+        assert!(beside_module(none(ErrorKind::NotFound), None).is_err());
+        assert!(beside_module(none(ErrorKind::PermissionDenied), Some(module())).is_err());
     }
 }

@@ -16,6 +16,8 @@
 //! | one that runs and does not answer: stopped, or hung | 0 | 1 | none |
 //! | one that was killed, and has no successor yet | 0 | 0 | none |
 //! | one that ended in good order | none | none | none |
+//!
+//! The kernel's module is a daemon `pregrant_back`; of what it does not count there are no samples.
 
 use crate::status_reader::{Daemon, NoStatus};
 use pregrant_host::drivers::BackStatus;
@@ -126,13 +128,24 @@ fn of_backs(backs: &[&BackStatus]) -> Vec<Metric> {
     );
     let mut carried =
         Metric::gauge("pregrant_back_worker_queues", "Queues that a worker thread of the backend carries.");
+    let mut mapped =
+        Metric::gauge("pregrant_module_mapped_pages", "Guests' pages that the kernel's module has mapped.");
+    let mut lost = Metric::counter(
+        "pregrant_module_lost_pages_total",
+        "Guests' pages that the kernel's module could not unmap, and never uses again.",
+    );
     for back in backs {
         let domain = back.domain.to_string();
         let labels = [("domain", domain.as_str()), ("daemon", &*back.daemon)];
+        build.sample(&[&labels[..], &[("version", &back.version), ("rev", &back.rev)]].concat(), 1);
+        if let Some(module) = &back.module {
+            mapped.sample(&labels, module.mapped_pages);
+            lost.sample(&labels, module.maps_lost);
+            continue;
+        }
         for (worker, queues) in back.workers.iter().enumerate() {
             carried.sample(&[&labels[..], &[("worker", &worker.to_string())]].concat(), queues);
         }
-        build.sample(&[&labels[..], &[("version", &back.version), ("rev", &back.rev)]].concat(), 1);
         uptime.sample(&labels, format_args!("{:.3}", back.uptime_s));
         let process = &back.process;
         let each =
@@ -144,7 +157,7 @@ fn of_backs(backs: &[&BackStatus]) -> Vec<Metric> {
         events.sample(&labels, process.notifications);
         missed.sample(&labels, process.missed_wakeups);
     }
-    vec![build, uptime, ops, syscalls, events, missed, carried]
+    vec![build, uptime, ops, syscalls, events, missed, carried, mapped, lost]
 }
 
 /// Returns the metrics of devices that are not vifs, such as disks.
@@ -264,14 +277,17 @@ fn of_vifs(backs: &[&BackStatus]) -> Vec<Metric> {
         "pregrant_vif_page_overflows_total",
         "How often a page found no place among those that are kept, or in the guest's table.",
     );
-    for_vifs(backs, |labels, vif| {
+    for_vifs(backs, |labels, vif, is_module| {
+        link.sample(labels, u64::from(vif.link));
+        state.sample(&[labels, &[("state", &vif.state)]].concat(), 1);
+        if is_module {
+            return;
+        }
         let kinds = [vif.mapped_pages, vif.pages_needed, vif.pages_allowed, vif.kept_pages];
         pages.iter_mut().zip(kinds).for_each(|(metric, n)| metric.sample(labels, n));
         overflows.sample(labels, vif.overflows);
-        link.sample(labels, u64::from(vif.link));
         stalls.sample(labels, vif.stalls);
         waits.sample(labels, vif.credit_waits);
-        state.sample(&[labels, &[("state", &vif.state)]].concat(), 1);
         faults.sample(labels, vif.faults);
         throttled.sample(labels, vif.throttled);
         left_out.sample(labels, vif.lines_left_out);
@@ -384,7 +400,7 @@ fn of_queues(backs: &[&BackStatus]) -> Vec<Metric> {
         "Staging buffers of a queue; there is no sample where there are none.",
     );
     let mut stores = Stores::default();
-    for_vifs(backs, |vif_labels, vif| {
+    for_vifs(backs, |vif_labels, vif, _| {
         for (queue, status) in vif.queues.iter().enumerate() {
             let queue = queue.to_string();
             let queue_labels = [vif_labels, &[("queue", queue.as_str())]].concat();
@@ -449,13 +465,17 @@ impl Stores {
     }
 }
 
-/// Calls `each` with every vif and its labels.
-fn for_vifs(backs: &[&BackStatus], mut each: impl FnMut(&[(&str, &str)], &VifStatus)) {
+/// Calls `each` with every vif and its labels, and whether it is the kernel's module's.
+fn for_vifs(backs: &[&BackStatus], mut each: impl FnMut(&[(&str, &str)], &VifStatus, bool)) {
     for back in backs {
         let domain = back.domain.to_string();
         for vif in &back.vifs {
             let name = format!("{}.{}", vif.front, vif.handle);
-            each(&[("domain", &domain), ("daemon", &back.daemon), ("vif", &name)], vif);
+            each(
+                &[("domain", &domain), ("daemon", &back.daemon), ("vif", &name)],
+                vif,
+                back.module.is_some(),
+            );
         }
     }
 }
@@ -467,6 +487,7 @@ mod exposition;
 mod tests {
     use super::super::sample;
     use super::*;
+    use crate::module_status;
     use std::collections::BTreeSet;
 
     /// Returns statuses in which every kind of metric occurs: two queues with different paths,
@@ -480,6 +501,7 @@ mod tests {
         let other =
             BackStatus { domain: 5, devices: vec![sample::device(), sample::disk()], ..sample::status() };
         all.push(Daemon { name: "back", domain: 5, status: Ok(other) });
+        all.push(module_status::sample::daemon());
         all
     }
 
@@ -550,6 +572,27 @@ mod tests {
         {
             has(&format!("pregrant_up{{domain=\"{domain}\",daemon=\"{daemon}\"}} {up}"));
             has(&format!("pregrant_running{{domain=\"{domain}\",daemon=\"{daemon}\"}} {running}"));
+        }
+    }
+
+    /// The columns that the module has figures for, and no others.
+    #[test]
+    fn a_vif_of_the_kernels_module_has_what_the_module_counts() {
+        let text = text(&[module_status::sample::daemon()]);
+        exposition::check(&text).unwrap();
+        let labels = "domain=\"0\",daemon=\"pregrant_back\"";
+        let has = |line: String| assert!(text.contains(&line), "no {line}\n{text}");
+        has(format!("pregrant_build_info{{{labels},version=\"0.1.0\",rev=\"\"}} 1\n"));
+        has(format!("pregrant_module_lost_pages_total{{{labels}}} 0\n"));
+        has(format!("pregrant_vif_state{{{labels},vif=\"1.0\",state=\"Connected\"}} 1\n"));
+        for dir in ["tx", "rx"] {
+            let queue = format!("{labels},vif=\"1.0\",queue=\"0\",dir=\"{dir}\",path=\"copy\"");
+            has(format!("pregrant_queue_frames_total{{{queue}}} "));
+            has(format!("pregrant_queue_grant_operations_total{{{queue},op=\"copy\"}} "));
+            has(format!("pregrant_queue_dropped_frames_total{{{queue},reason=\"error\"}} 0\n"));
+        }
+        for process in ["uptime", "vif_faults", "vif_mapped_pages", "vif_credit_waits", "system_calls"] {
+            assert!(!text.contains(process), "{process}\n{text}");
         }
     }
 

@@ -72,6 +72,7 @@ pub fn status() -> BackStatus {
             missed_wakeups: 2,
         },
         workers: vec![2, 0],
+        module: None,
         vifs: vec![
             VifStatus {
                 any: AnyDeviceStatus {

@@ -9,7 +9,7 @@ use super::load::Load;
 use crate::status_reader::Daemon;
 use crate::table::{Align, Table, figure, width};
 use pregrant_host::drivers::BackStatus;
-use pregrant_host::drivers::status::OLDEST_NS;
+use pregrant_host::drivers::status::{ModuleStatus, OLDEST_NS};
 use std::collections::BTreeMap;
 
 /// A column of the table: its heading, its alignment, how early it is left out on a narrow terminal
@@ -61,6 +61,10 @@ pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<Stri
                 continue;
             }
         };
+        if let Some(module) = &back.module {
+            above.push(of_module(daemon, back, module));
+            continue;
+        }
         above.push(format!(
             "{}: process {}, {:.0} s, {}{}, {}",
             daemon.words(),
@@ -128,6 +132,17 @@ pub(super) fn render(rates: &Rates<'_>, columns: usize, rows: usize) -> Vec<Stri
     let room = rows.saturating_sub(above.len() + below.len() + 1).max(3);
     shorten(&mut table, room);
     above.into_iter().chain(table).chain(below).map(|line| cut(&line, columns)).collect()
+}
+
+/// Describes the kernel's module.
+fn of_module(daemon: &Daemon, back: &BackStatus, module: &ModuleStatus) -> String {
+    let version = if back.version.is_empty() { String::new() } else { format!(" {}", plain(&back.version)) };
+    let lost = match module.maps_lost {
+        0 => String::new(),
+        lost => format!(", {lost} LOST"),
+    };
+    let (words, serves, pages) = (daemon.words(), serves(back), module.mapped_pages);
+    format!("{words}: the kernel's module{version}, {serves}, {pages} page(s) mapped{lost}")
 }
 
 /// Describes the numbers of a backend's devices, for example `2 vif(s)`, `3 vbd(s)` or both.
@@ -248,8 +263,9 @@ fn path(flow: &Flow) -> String {
 }
 
 /// Returns the number of the guest's pages that the vif has mapped. They belong to no direction.
+/// The kernel's module has them for all vifs together.
 fn pages(flow: &Flow) -> String {
-    if flow.dir == "tx" { flow.mapped_pages.to_string() } else { String::new() }
+    if flow.dir == "tx" && !flow.is_module { flow.mapped_pages.to_string() } else { String::new() }
 }
 
 /// Formats a time in seconds, with three digits and its unit.

@@ -69,6 +69,10 @@ pub struct BackStatus {
     /// serves both xenstore and the queues.
     #[serde(default)]
     pub workers: Vec<usize>,
+    /// The figures of the kernel's module `pregrant_back`, which is described here like a process;
+    /// null: it is a process. Of the module's vifs only what `pregrant top` shows of them is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<ModuleStatus>,
     /// The backend's vifs.
     pub vifs: Vec<VifStatus>,
     /// The backend's devices of other classes.
@@ -240,6 +244,17 @@ impl Deref for VifStatus {
     fn deref(&self) -> &AnyDeviceStatus {
         &self.any
     }
+}
+
+/// The figures of the kernel module that is a backend, since it was loaded.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ModuleStatus {
+    /// The module's parameters, by name.
+    pub parameters: BTreeMap<String, String>,
+    /// Number of guests' pages that it has mapped.
+    pub mapped_pages: u64,
+    /// Number of guests' pages that could not be unmapped, which are never used again.
+    pub maps_lost: u64,
 }
 
 /// Counts of the process's requests to its platform.

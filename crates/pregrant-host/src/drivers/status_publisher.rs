@@ -69,6 +69,7 @@ impl<P: Platform> StatusPublisher<P> {
                     ..counters(platform).into()
                 },
                 workers: backend.carried().iter().map(|worker| worker.total()).collect(),
+                module: None,
                 vifs: backend.reports().into_iter().map(Into::into).collect(),
                 devices: others,
             };

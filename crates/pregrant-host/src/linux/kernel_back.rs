@@ -58,9 +58,15 @@ impl KernelBack {
         self.bus.join("drivers_autoprobe").exists()
     }
 
-    /// Returns true if the kernel's driver has the device.
+    /// Returns true if a driver of the kernel has the device.
     pub fn has(&self, id: &DeviceId) -> bool {
-        self.driver_of(&device(id)).is_some()
+        self.driver(id).is_some()
+    }
+
+    /// Returns the name of the kernel's driver that has the device. Linux's own has the class's
+    /// name.
+    pub fn driver(&self, id: &DeviceId) -> Option<String> {
+        self.driver_of(&device(id))
     }
 
     /// Returns the name of the driver that is bound to a device.
@@ -128,7 +134,7 @@ impl KernelBack {
 
 /// Parses a name such as `vif-5-0` to class, domain and handle. None: it is of no class that we
 /// serve.
-fn device_of(device: &str) -> Option<(Class, u16, u32)> {
+pub(super) fn device_of(device: &str) -> Option<(Class, u16, u32)> {
     let (class, rest) = device.split_once('-')?;
     let class = [Class::VIF, Class::VBD].into_iter().find(|known| known.name() == class)?;
     let (front, handle) = rest.split_once('-')?;
@@ -174,6 +180,7 @@ mod tests {
     fn who_has_a_vif_shows_and_can_be_changed() {
         let bus = Bus::new("hands");
         assert!(bus.0.is_loaded() && bus.0.has(&vif(6)) && !bus.0.has(&vif(5)));
+        assert_eq!(bus.0.driver(&vif(6)).as_deref(), Some("vif"));
         bus.0.unbind(&vif(6)).unwrap();
         bus.0.bind(&vif(5)).unwrap();
         assert_eq!([bus.wrote("drivers/vif/unbind"), bus.wrote("drivers/vif/bind")], ["vif-6-0", "vif-5-0"]);

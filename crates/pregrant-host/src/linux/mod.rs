@@ -30,6 +30,7 @@ mod gntdev;
 pub mod instances;
 mod ioctl;
 pub mod kernel_back;
+pub mod module_back;
 
 pub use device_node::{NODES, NodeError, NodeName};
 pub use domain_time::domain_time;
@@ -37,6 +38,7 @@ pub use evtchn::{Channel, Evtchn};
 pub use gntalloc::{Gntalloc, Region};
 pub use gntdev::{Gntdev, PeerMap};
 pub use kernel_back::KernelBack;
+pub use module_back::{ModuleBack, ModuleVif};
 
 use crate::clock::MonotonicClock;
 use crate::counters::{Counters, Totals};
