@@ -2,6 +2,7 @@
 # icount: yes
 # module: yes
 # seconds: 400
+# unproven: not played yet
 FRAMES=${FRAMES:-2000}
 PATHS=$(echo "${PATHS:-copy:staging:gref-mapping:persistent}" | tr : " ")
 guest driver "type=${DRIVER:-pvh}" job=orders memory=256 config="driver_domain = 1" || fail "xl create driver"
