@@ -60,9 +60,9 @@ struct pregrant_queue {
 	struct task_struct *thread; /* changed under `queues_lock`, while no sender runs; NULL: none */
 	int has_frames; /* the thread was woken */
 	u64 sent_at; /* by local_clock(), when a process last sent a frame: under the netdev_queue lock */
-	/* Those that the poll has taken of `skbs`: the poll's, and given back when it is stopped. */
+	/* Those that the poll has taken of `skbs`: the poll's, given back when it is stopped. */
 	struct sk_buff_head taken;
-	/* Those of the core's burst, and their bytes: the poll's, then control's, until the core is done. */
+	/* Those of the core's burst, and their bytes: of who has the core. */
 	struct sk_buff_head lent;
 	struct pregrant_lent_piece pieces[PREGRANT_PIECES];
 	unsigned int nr_pieces;

@@ -11,8 +11,8 @@ const char *const pregrant_queue_counters[PREGRANT_BACK_COUNTERS] = {
 	"events_sent", "by_staging", "by_data_ring", "by_gref_mapping", "by_persistent", "by_copy",
 };
 /*
- * In the order of pregrant_count_vif(). own_pages: those that the vif has mapped or may ask for; guest_pages:
- * that its guest has mapped; mapped_pages: all guests.
+ * In the order of pregrant_count_vif(). own_pages: those that the vif has mapped or may ask for;
+ * guest_pages: that its guest has mapped; mapped_pages: all guests.
  */
 const char *const pregrant_vif_counters[PREGRANT_VIF_COUNTERS] = {
 	"connects", "own_pages", "guest_pages", "mapped_pages", "maps_lost", "atomic_allocations", "memory_refused",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * The back's event channels: each is bound to one that the guest offers, and has its queue polled, or
- * wakes control.
+ * The back's event channels: each is bound to one that the guest offers, and has its queue polled,
+ * or wakes control.
  */
 #include <linux/interrupt.h>
 #include <linux/slab.h>

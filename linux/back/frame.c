@@ -70,7 +70,7 @@ drop:
 	kfree_skb(skb);
 }
 
-/* Called between batches: the stack may send frames to any vif in response, which only queues them. */
+/* Called between batches. The stack may send frames to any vif in response: they are queued. */
 void pregrant_deliver(struct pregrant_queue *queue)
 {
 	if (list_empty(&queue->received))
@@ -168,8 +168,8 @@ static bool add_pieces(struct pregrant_queue *queue, u32 *at, struct sk_buff *sk
 }
 
 /*
- * What a long frame's first slot should have, so that a page of it is in each later one: what is before
- * its first long fragment, and this one's bytes in its first page. 0: as much as fits.
+ * What a long frame's first slot should have, so that a page of it is in each later one: what is
+ * before its first long fragment, and this one's bytes in its first page. 0: as much as fits.
  */
 static int first_slot(const struct pregrant_queue *queue, unsigned int k, u32 from)
 {

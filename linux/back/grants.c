@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * Grant copies, by GNTTABOP_copy, in any context. Xen may ask to try again (GNTST_eagain): such a copy
- * has failed, and its frame is lost.
+ * Grant copies, by GNTTABOP_copy, in any context. Xen may ask to try again (GNTST_eagain): such a
+ * copy has failed, and its frame is lost.
  */
 #include <linux/gfp.h>
 #include <linux/mm.h>

@@ -153,8 +153,8 @@ static int rest(struct pregrant_queue *queue)
 }
 
 /*
- * A batch has at most 64 frames and 256 KiB each way. Each frame counts against the budget, and each
- * batch, whose frames may all be wrong.
+ * A batch has at most 64 frames and 256 KiB each way. Each frame counts against the budget, and
+ * each batch, whose frames may all be wrong.
  */
 static int poll(struct napi_struct *napi, int budget)
 {

@@ -23,6 +23,7 @@
 //! different bytes. It cannot change a head, a length or an offload.
 
 mod loan;
+mod offload;
 mod owner;
 mod sink;
 mod source;
@@ -38,6 +39,7 @@ use core::fmt;
 pub use crate::shm::{Piece, PieceMut};
 pub use crate::wire::netif::MAX_FRAME;
 pub use loan::{Lender, LentPiece, Loan};
+pub use offload::{Offload, Offloads};
 pub use owner::{PortOwner, QueueWaker};
 pub use sink::{LentSink, Sink};
 pub use source::{BurstFrame, Frames, Source};
@@ -48,30 +50,6 @@ pub const BURST_FRAMES: usize = 64;
 pub const ARENA_BYTES: usize = 256 * 1024;
 /// A batch of fewer bytes gets no memory of its own: [`FramePort::tx_room`] is not called for it.
 pub const BURST_BYTES_MIN: usize = 2048;
-
-/// The work left to be done on a frame: checksum and segmentation (docs/protocol 2.7).
-///
-/// It has what netif can express, and no offsets: the checksum and the segmentation are those of
-/// the outermost TCP or UDP header, after an Ethernet header without tags
-/// ([`IpHeaders::is_plain`](crate::net::headers::IpHeaders::is_plain)). A guest may set it on a
-/// tagged frame, which a back passes on to a port unchanged, and to no other guest. A port whose
-/// frames have other work left, after a tag or in a tunnel, does that work itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Offload {
-    /// The L4 checksum field holds only the pseudo-header's sum, and must be completed.
-    pub csum_blank: bool,
-    /// The L4 checksum was verified (also set with `csum_blank`).
-    pub csum_ok: bool,
-    /// The type of segmentation: 0 none, 1 TCPv4, 2 TCPv6. If it is not 0, the checksum is blank.
-    pub gso_type: u8,
-    /// Bytes of payload per segment, if `gso_type` is not 0.
-    pub gso_size: u16,
-}
-
-impl Offload {
-    /// No work is left, and nothing is known about the checksum.
-    pub const NONE: Self = Self { csum_blank: false, csum_ok: false, gso_type: 0, gso_size: 0 };
-}
 
 /// The position of a frame in its burst's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -658,15 +636,6 @@ impl<'a> ZeroCopyBurst<'a> {
             self.arena.drop_frame(i);
         }
     }
-}
-
-/// The offloads that a port supports. Other work is done in software first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Offloads {
-    /// The receiver accepts frames with a blank checksum.
-    pub csum: bool,
-    /// The receiver accepts TCP segments larger than the MTU.
-    pub gso: bool,
 }
 
 /// The number of frames that a port dropped for one reason.

@@ -80,8 +80,8 @@ impl Words {
     }
 
     /// Reports which backend serves a device of another domain, by both ends' states: one of ours,
-    /// which `ours` describes; the kernel's own; one that does not answer; or none. Also reports the
-    /// error that the back wrote.
+    /// which `ours` describes; the kernel's own; one that does not answer; or none. Also reports
+    /// the error that the back wrote.
     pub fn served<T: Transport>(
         &self,
         xs: &mut Client<T>,

@@ -20,9 +20,8 @@ use crate::port::{Arena, BURST_FRAMES, Burst, FrameDesc, Offload, Offloads};
 use crate::ring::{BackRing, NetRx, RingMem};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
-use crate::wire::netif::NR_SLOTS_MIN;
 use crate::wire::netif::{
-    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, HASH_ALGORITHM_TOEPLITZ, RSP_ERROR, RXF_CSUM_BLANK,
+    Extra, GSO_TYPE_TCPV4, GSO_TYPE_TCPV6, HASH_ALGORITHM_TOEPLITZ, NR_SLOTS_MIN, RSP_ERROR, RXF_CSUM_BLANK,
     RXF_DATA_VALIDATED, RXF_EXTRA_INFO, RXF_MORE_DATA, RxResponse,
 };
 use alloc::boxed::Box;
@@ -319,7 +318,7 @@ impl RxBatch {
             let Some(&desc) = burst.frames.get(at.used) else { break };
             let hash = if MORE { hashes.get(at.used).copied().flatten() } else { None };
             let cut = burst.cuts.get(at.used).copied().unwrap_or(0);
-            match self.place_one(ring, desc, cut, accepts, hash, available, &mut at) {
+            match self.place_one(ring, (desc, cut), accepts, hash, available, &mut at) {
                 Placed::Done => {}
                 Placed::Full => break,
                 Placed::Wants(need) => {
@@ -374,13 +373,12 @@ impl RxBatch {
         (self.last_ahead, self.ids_rise) = (last, rise);
     }
 
-    /// Places a frame of any kind.
+    /// Places a frame of any kind, with what its first slot should have.
     #[inline(never)]
     fn place_one<M: RingMem<Kind = NetRx>>(
         &mut self,
         ring: &BackRing<NetRx, M>,
-        desc: FrameDesc,
-        cut: u16,
+        (desc, cut): (FrameDesc, u16),
         accepts: RxAccepts,
         hash: Option<FrameHash>,
         available: u32,
