@@ -42,7 +42,9 @@ pub(super) fn build(
     let put = |from: &Path, to: &str, mode: u32| words.put(from, &root.join(to), mode);
     let source = format!("usr/src/{name}-{version}");
     let file_name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    for file in sources.iter().map(PathBuf::as_path).chain([core]) {
+    // The self-test needs a core of its own, and no host has a use for it.
+    let is_test = |path: &Path| file_name(path).starts_with("selftest");
+    for file in sources.iter().map(PathBuf::as_path).filter(|path| !is_test(path)).chain([core]) {
         put(file, &format!("{source}/{}", file_name(file)), 0o644)?;
     }
     let of_all = |name: &str| w.root().join("dist/dkms").join(name);
