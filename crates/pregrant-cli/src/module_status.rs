@@ -4,8 +4,8 @@
 //! ```text
 //!   ModuleBack (sysfs) --> BackStatus with `module` --> top's table, JSON lines, Prometheus; doctor
 //! ```
-//! What the module does not count (faults, pages of a vif, waits for `rate`) is 0 in the status,
-//! and is not shown: `BackStatus::module` says so.
+//! What the module does not count (faults, mapped pages of a vif, waits for `rate`) is 0 in the
+//! status, and is not shown: `BackStatus::module` says so.
 
 use crate::status_reader::Daemon;
 use pregrant::net::path::PathName;
@@ -89,11 +89,25 @@ fn direction(counters: &Counters, dir: &str, dropped: &str) -> DirStatus {
     if dir == "rx" {
         drops.extend([("long", of("too_long")), ("expired", of("expired"))]);
     }
-    // The module has no other path.
-    let path = PathName::Copy.name();
+    let [staged, data_ring, gref_mapped, persistent] =
+        ["by_staging", "by_data_ring", "by_gref_mapping", "by_persistent"].map(of);
+    let by = [
+        (PathName::Staging, staged),
+        (PathName::DataRing, data_ring),
+        (PathName::GrefMapping, gref_mapped),
+        (PathName::Persistent, persistent),
+    ];
+    // The module has no key for a path that has had no frame. What no other path takes is copied.
+    let chain: Vec<_> = by.iter().filter(|(_, frames)| *frames > 0).map(|(path, _)| *path).collect();
+    let first = chain.first().copied().unwrap_or(PathName::Copy);
+    let chain = chain.into_iter().chain([PathName::Copy]).map(|path| path.name().into());
     DirStatus {
-        path: path.into(),
-        chain: vec![path.into()],
+        path: first.name().into(),
+        chain: chain.collect(),
+        staged,
+        data_ring,
+        gref_mapped,
+        persistent,
         frames: of("frames"),
         bytes: of("bytes"),
         batches: of("batches"),
