@@ -54,6 +54,8 @@ static bool stop_queues(struct pregrant_device *dev)
 	if (!dev->queues_up)
 		return false;
 	netif_carrier_off(dev->netdev);
+	for (k = 0; k < dev->queues_up; k++)
+		pregrant_queue_refuse(&dev->queues[k]);
 	netif_tx_disable(dev->netdev);
 	mutex_lock(&dev->queues_lock);
 	for (k = 0; k < dev->queues_up; k++)
@@ -186,8 +188,10 @@ static bool serve_ring(struct pregrant_device *dev)
 	for (turns = 0; more > 0 && turns < RING_TURNS; turns++) {
 		more = pregrant_back_ring_turn(dev->back);
 		/* Queues have a part in some requests. */
+		local_bh_disable();
 		for (k = 0; more > 0 && k < dev->queues_up; k++)
 			pregrant_queue_wake(&dev->queues[k]);
+		local_bh_enable();
 	}
 	if (more > 0)
 		pregrant_wake_control(dev);

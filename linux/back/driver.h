@@ -57,10 +57,11 @@ struct pregrant_queue {
 	/* Frames for the guest: under skbs.lock. */
 	struct sk_buff_head skbs;
 	size_t bytes;
-	struct task_struct *thread; /* changed under `queues_lock`, while no sender runs; NULL: none */
+	bool takes_frames; /* for senders: there is a thread, and NAPI is enabled */
+	struct task_struct *thread; /* changed under `queues_lock`; NULL: none */
 	int has_frames; /* the thread was woken */
-	u64 sent_at; /* by local_clock(), when a process last sent a frame: under the netdev_queue lock */
-	/* Those that the poll has taken of `skbs`: the poll's, given back when it is stopped. */
+	u64 sent_at; /* by local_clock(), when a process' frame last found no poll to come: under the netdev_queue lock */
+	/* Those taken of `skbs` for the core: of who has it. Given back when the poll is stopped. */
 	struct sk_buff_head taken;
 	/* Those of the core's burst, and their bytes: of who has the core. */
 	struct sk_buff_head lent;
@@ -163,6 +164,7 @@ void pregrant_queue_wake(struct pregrant_queue *queue);
 void pregrant_queue_wake_sender(struct pregrant_queue *queue);
 int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queue *core,
 			 struct pregrant_back_counters *counters);
+void pregrant_queue_refuse(struct pregrant_queue *queue);
 void pregrant_queue_stop(struct pregrant_queue *queue);
 netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev);
 

@@ -21,6 +21,7 @@
 
 /* After a pause of this length a process' frame does not wait for others. */
 #define PAUSE_NS (50 * NSEC_PER_USEC)
+#define BATCH_LEAST 4
 /* Batches between two turns of the core, where there is always work. */
 #define TURN_EVERY 64
 
@@ -40,7 +41,7 @@ void pregrant_queue_wake(struct pregrant_queue *queue)
 	napi_schedule(&queue->napi);
 }
 
-/* ndo_start_xmit has queued frames. */
+/* ndo_start_xmit has queued frames, and the queue is open to senders: it has a thread. */
 static void wake_for_sender(struct pregrant_queue *queue)
 {
 	u64 now, before = queue->sent_at;
@@ -72,7 +73,7 @@ void pregrant_queue_wake_sender(struct pregrant_queue *queue)
 {
 	struct netdev_queue *txq = txq_of(queue);
 
-	if (likely(!netif_tx_queue_stopped(txq)))
+	if (likely(!netif_tx_queue_stopped(txq)) || !netif_running(queue->dev->netdev))
 		return;
 	if (skb_queue_len_lockless(&queue->skbs) <= PREGRANT_WAIT_FRAMES / 2 &&
 	    READ_ONCE(queue->bytes) <= PREGRANT_WAIT_BYTES / 2)
@@ -88,10 +89,12 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	struct netdev_queue *txq = txq_of(queue);
 	unsigned long flags;
 
-	if (unlikely(!READ_ONCE(queue->core) || skb->len > PREGRANT_FRAME_MAX || skb->len < ETH_HLEN))
+	bool is_open = smp_load_acquire(&queue->takes_frames);
+
+	if (unlikely(!is_open || skb->len > PREGRANT_FRAME_MAX || skb->len < ETH_HLEN))
 		goto drop;
 	/* The frame may wait for long: no one else may wait for its pages. */
-	if (skb_orphan_frags(skb, GFP_ATOMIC))
+	if (skb_orphan_frags_rx(skb, GFP_ATOMIC))
 		goto drop;
 	skb_tx_timestamp(skb);
 	nf_reset_ct(skb);
@@ -108,7 +111,7 @@ drop:
 	dev_kfree_skb_any(skb);
 wake:
 	/* Also for those before a frame that is dropped. */
-	if ((!netdev_xmit_more() || netif_xmit_stopped(txq)) && READ_ONCE(queue->core))
+	if ((!netdev_xmit_more() || netif_xmit_stopped(txq)) && is_open)
 		wake_for_sender(queue);
 	return NETDEV_TX_OK;
 }
@@ -140,6 +143,12 @@ static int turn(struct pregrant_queue *queue)
 	return news;
 }
 
+/* Frames each way that were passed on, or dropped. */
+static u64 handled(const struct pregrant_queue *queue)
+{
+	return queue->rx_packets + queue->rx_dropped + queue->tx_packets + queue->tx_dropped;
+}
+
 /* Both rings are empty: asks for events. 1: they are not; below 0: a fault. */
 static int rest(struct pregrant_queue *queue)
 {
@@ -154,12 +163,12 @@ static int rest(struct pregrant_queue *queue)
 
 /*
  * A batch has at most 64 frames and 256 KiB each way. Each frame counts against the budget, and
- * each batch, whose frames may all be wrong.
+ * each batch counts as BATCH_LEAST at least.
  */
 static int poll(struct napi_struct *napi, int budget)
 {
 	struct pregrant_queue *queue = container_of(napi, struct pregrant_queue, napi);
-	u64 frames = queue->rx_packets + queue->tx_packets;
+	u64 before = handled(queue);
 	int more, work, batches = 0;
 
 	/* netpoll, in any context. */
@@ -172,7 +181,9 @@ static int poll(struct napi_struct *napi, int budget)
 	do {
 		more = pregrant_back_poll_queue(queue->core);
 		pregrant_deliver(queue);
-		work = min_t(u64, queue->rx_packets + queue->tx_packets - frames + batches++, budget);
+		/* A batch that brought nothing may have cost as much: its copies have failed. */
+		batches++;
+		work = min_t(u64, max_t(u64, handled(queue) - before, batches * BATCH_LEAST), budget);
 		if (more > 0 && ++queue->batches % TURN_EVERY == 0 && turn(queue) < 0)
 			more = -EIO;
 	} while (more > 0 && work < budget);
@@ -192,7 +203,7 @@ static int poll(struct napi_struct *napi, int budget)
 	return work;
 }
 
-/* What the poll has taken waits again, before the rest. */
+/* What was taken for the core waits again, before the rest. */
 static void give_back(struct pregrant_queue *queue)
 {
 	struct sk_buff *skb;
@@ -244,13 +255,23 @@ int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queu
 	queue->thread = thread;
 	queue->counters = counters;
 	queue->is_broken = false;
-	WRITE_ONCE(queue->core, core);
+	queue->core = core;
 	napi_enable(&queue->napi);
+	smp_store_release(&queue->takes_frames, true);
 	wake(queue);
 	return 0;
 }
 
-/* Called with `queues_lock` held, while no sender runs. What waits for the guest stays. */
+/*
+ * Called before netif_tx_disable(), whose locks wait for senders. Other polls and ndo_open may wake
+ * senders again, which then drop their frames.
+ */
+void pregrant_queue_refuse(struct pregrant_queue *queue)
+{
+	WRITE_ONCE(queue->takes_frames, false);
+}
+
+/* Called with `queues_lock` held, after that. What waits for the guest stays. */
 void pregrant_queue_stop(struct pregrant_queue *queue)
 {
 	if (!queue->thread)
@@ -260,7 +281,7 @@ void pregrant_queue_stop(struct pregrant_queue *queue)
 	napi_disable(&queue->napi);
 	hrtimer_cancel(&queue->timer);
 	give_back(queue);
-	WRITE_ONCE(queue->core, NULL);
+	queue->core = NULL;
 	queue->counters = NULL;
 }
 
@@ -283,6 +304,7 @@ void pregrant_queue_purge(struct pregrant_queue *queue)
 void pregrant_queue_free(struct pregrant_queue *queue)
 {
 	netif_napi_del(&queue->napi);
+	give_back(queue);
 	pregrant_queue_purge(queue);
 }
 
