@@ -214,6 +214,11 @@ fronted() {
 	BACK_PID=
 }
 
+# no_kernel_back: the vif goes a moment after its guest, when its pages are unmapped.
+no_kernel_back() {
+	within 20 [ ! -e "/sys/class/net/$vif" ] || fail "$vif stays"
+	rmmod pregrant_back || fail "the module of a back stays"
+}
 # on_kernel: the rows of a Linux guest on it.
 on_kernel() {
 	[ -z "$(xl domid one 2>/dev/null)" ] || { ask one end; over one; }
@@ -225,7 +230,7 @@ on_kernel() {
 	rows kernel
 	ask one end
 	over one
-	rmmod pregrant_back || fail "the module of a back stays"
+	no_kernel_back
 	netback
 }
 
@@ -256,7 +261,7 @@ moduled() {
 	over two
 	case $2 in
 	netback) ;;
-	kernel) rmmod pregrant_back || fail "the module of a back stays" ;;
+	kernel) no_kernel_back ;;
 	*) end_back || fail "the back ends with $?" ;;
 	esac
 	BACK_PID=
