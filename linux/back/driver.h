@@ -60,8 +60,9 @@ struct pregrant_queue {
 	bool takes_frames; /* for senders: there is a thread, and NAPI is enabled */
 	struct task_struct *thread; /* changed under `queues_lock`; NULL: none */
 	int has_frames; /* the thread was woken */
-	u64 sent_at; /* by local_clock(), when a process' frame last found no poll to come: under the netdev_queue lock */
-	/* Those taken of `skbs` for the core: of who has it. Given back when the poll is stopped. */
+	/* When a process' frame last found no poll to come: under the netdev_queue lock. */
+	u64 sent_at;
+	/* Those taken of `skbs` for the core: of who has it; given back when the poll stops. */
 	struct sk_buff_head taken;
 	/* Those of the core's burst, and their bytes: of who has the core. */
 	struct sk_buff_head lent;

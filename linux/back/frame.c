@@ -161,7 +161,7 @@ static bool add_pieces(struct pregrant_queue *queue, u32 *at, struct sk_buff *sk
 	for (k = 0; k < skb_shinfo(skb)->nr_frags; k++) {
 		const skb_frag_t *frag = &skb_shinfo(skb)->frags[k];
 
-		/* Another guest's page, by blkback for one: Xen does not take it for this domain's. */
+		/* Another guest's page, by blkback: Xen does not take it for this domain's. */
 		if (!skb_frag_page(frag) || PageForeign(skb_frag_page(frag)))
 			return false;
 		if (!add_piece(queue, at, skb_frag_address(frag), skb_frag_size(frag)))
