@@ -4,6 +4,7 @@
 //! ```text
 //!   port: pieces, and heads in the arena --Loan--> RxQueue --copy_lent--> the guest's pages
 //! ```
+#![cfg(not(miri))]
 
 use pregrant::net::back::{Polled, RxQueue, SharedControl};
 use pregrant::net::features::RxAccepts;
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex};
 
 const SLOTS: usize = 256;
 const HEAD: usize = 128;
+const SEEDS: u64 = 20;
 /// A reference that the guest has not granted.
 const NO_GRANT: u32 = 99_999;
 
@@ -183,17 +185,20 @@ fn play(may_wait: bool, seed: u64) {
         let held = port.bursts - shelf.released.load(Ordering::Relaxed);
         assert!(held <= u32::from(may_wait && back.waiting() > 0), "{held} bursts are held in round {round}");
     }
-    assert!(right > 50 && failed > 5 && cut_ones > 50, "{right} right, {failed} failed, {cut_ones} cut");
+    assert!(
+        cfg!(miri) || right > 50 && failed > 5 && cut_ones > 50,
+        "{right} right, {failed} failed, {cut_ones} cut"
+    );
     drop(back);
     assert_eq!(port.bursts, shelf.released.load(Ordering::Relaxed));
 }
 
 #[test]
 fn lent_frames_are_copied_from_where_they_are() {
-    (1..=20).for_each(|seed| play(true, seed));
+    (1..=SEEDS).for_each(|seed| play(true, seed));
 }
 
 #[test]
 fn what_may_not_wait_is_given_back_before_it_does() {
-    (1..=20).for_each(|seed| play(false, seed));
+    (1..=SEEDS).for_each(|seed| play(false, seed));
 }
