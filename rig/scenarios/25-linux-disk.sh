@@ -1,7 +1,7 @@
 # shows: an unmodified Linux guest's disk on `pregrant blkback`: persistent grants and lists of segments, mkfs.ext4, a tree of files, e2fsck, fio with verify, discard, resize
 # seconds: 240
 # ci: yes
-image one 64
+image one 72
 blk
 disk_guest one
 attach one /disks/one xvda discard
@@ -37,7 +37,7 @@ truncate -s 96M /disks/one
 ask one "within 20 eval '[ \$(size xvda) = 96 ]'; size xvda" && [ "$ANSWER" = 96 ] || fail "the disk has $ANSWER MiB, and its image 96"
 ask one "verified_last" || fail "fio while the disk grows: $ANSWER"
 ask one "verified /dev/xvda 4 --offset=80M" || fail "fio behind the old end: $ANSWER"
-note "grown from 64 to 96 MiB under fio: the guest has it, and fio passes behind the old end"
+note "grown from 72 to 96 MiB under fio: the guest has it, and fio passes behind the old end"
 detach one xvda
 ask one end
 over one || fail "the guest does not end"

@@ -61,7 +61,7 @@ for dir in tx rx; do
 done
 pregrant top --once > /run/top.log && grep "^$id.0  *tx .*Connected .*copy" /run/top.log || { cat /run/top.log; fail "pregrant top has no line of the vif"; }
 pregrant doctor > /run/doctor.log 2>&1
-for line in "ok     the kernel's module pregrant_back is loaded (queues=0) and has 1 vif(s), 1 of them connected" "ok     vif $id.0 (one): the kernel's pregrant_back serves it by the interface $own, back 4 (Connected), front 4 (Connected)"; do
+for line in "ok     the kernel's module pregrant_back is loaded (guest_pages=16384, queues=0) and has 1 vif(s), 1 of them connected" "ok     vif $id.0 (one): the kernel's pregrant_back serves it by the interface $own, back 4 (Connected), front 4 (Connected)"; do
 	grep -F "$line" /run/doctor.log || { cat /run/doctor.log; fail "pregrant doctor does not say: $line"; }
 done
 for link in xenbr0 "$own"; do ip link set "$link" mtu 1500; done

@@ -175,8 +175,6 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
     guest.modules(&GUEST_MODULES)?;
     guest.put_all(programs, "usr/bin")?;
     guest.put_all(&of_kernel(modules, &of_guests.version, false)?, "rig")?;
-    // For driver domains; there is none for Debian 11's kernel.
-    guest.put_all(&of_kernel(modules, &of_guests.version, true).unwrap_or_default(), "rig")?;
     guest.put_all(&[rig.workspace.root().join("rig/guest-init")], "")?;
     guest.rename("guest-init", "init")?;
     guest.put_all(&listed(&rig.workspace.root().join("rig/jobs"))?, "rig/jobs")?;

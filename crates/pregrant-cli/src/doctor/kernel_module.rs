@@ -87,9 +87,7 @@ fn paths(name: &str, status: &VifStatus) -> Finding {
     match status.queues.first() {
         Some(queue) => {
             let (tx, rx) = (&queue.tx.path, &queue.rx.path);
-            Finding::ok(format_args!(
-                "{name}: {queues} queue(s), TX {tx}, RX {rx}: the module has no other path"
-            ))
+            Finding::ok(format_args!("{name}: {queues} queue(s), TX {tx}, RX {rx}, by the frames that came"))
         }
         None => Finding::note(format_args!("{name}: its counters are not known"))
             .then("the module is older than this program: build both from one version"),
