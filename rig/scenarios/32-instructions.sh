@@ -217,7 +217,7 @@ fronted() {
 # no_kernel_back: the vif goes a moment after its guest, when its pages are unmapped.
 no_kernel_back() {
 	within 20 [ ! -e "/sys/class/net/$vif" ] || fail "$vif stays"
-	rmmod pregrant_back || fail "the module of a back stays"
+	within 10 rmmod pregrant_back || fail "the module of a back stays"
 }
 # on_kernel: the rows of a Linux guest on it.
 on_kernel() {

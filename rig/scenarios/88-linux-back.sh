@@ -129,7 +129,7 @@ both_ways "loaded again" "$((FRAMES / 10))"
 ask one end
 over one || fail "the guest does not end"
 within 10 [ ! -e "/sys/class/net/$own" ] || fail "$own stays"
-rmmod pregrant_back || fail "the module stays"
+within 10 rmmod pregrant_back || fail "the module stays"
 kernel_well
 after=$(tables)
 [ "$before" = "$after" ] || fail "grants before: $before; after: $after"

@@ -79,7 +79,7 @@ xl destroy one || fail "destroyed"
 over one || fail "destroyed, and it stays"
 within 10 [ ! -e "/sys/class/net/$vif" ] || fail "destroyed, and $vif stays"
 ip link del mc0
-rmmod pregrant_back || fail "the module stays"
+within 10 rmmod pregrant_back || fail "the module stays"
 kernel_well
 after=$(tables)
 [ "$before" = "$after" ] || fail "grants before: $before; after: $after"
