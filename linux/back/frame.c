@@ -200,6 +200,9 @@ int pk_frame_lend(struct pregrant_queue *queue, struct sk_buff *skb, u32 at, voi
 	skb_walk_frags(skb, part)
 		if (skb_has_frag_list(part) || !add_pieces(queue, &at, part))
 			goto full;
+	/* What is missing would be stale bytes of the burst. */
+	if (at - from != skb->len)
+		goto full;
 	if (len <= skb_headlen(skb))
 		skb_copy_from_linear_data(skb, head, len);
 	else if (skb_copy_bits(skb, 0, head, len))

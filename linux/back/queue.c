@@ -21,6 +21,7 @@
 
 /* After a pause of this length a process' frame does not wait for others. */
 #define PAUSE_NS (50 * NSEC_PER_USEC)
+/* What a batch counts at least against the budget, in frames. */
 #define BATCH_LEAST 4
 /* Batches between two turns of the core, where there is always work. */
 #define TURN_EVERY 64
@@ -86,10 +87,9 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	struct pregrant_device *dev = netdev_priv(netdev);
 	unsigned int index = skb_get_queue_mapping(skb);
 	struct pregrant_queue *queue = &dev->queues[index < dev->max_queues ? index : 0];
+	bool is_open = smp_load_acquire(&queue->takes_frames);
 	struct netdev_queue *txq = txq_of(queue);
 	unsigned long flags;
-
-	bool is_open = smp_load_acquire(&queue->takes_frames);
 
 	if (unlikely(!is_open || skb->len > PREGRANT_FRAME_MAX || skb->len < ETH_HLEN))
 		goto drop;
