@@ -70,15 +70,8 @@ pub fn status_of(vif: &ModuleVif) -> VifStatus {
             ..AnyDeviceStatus::default()
         },
         link: count(&vif.counters, "link") == 1,
-        stalls: 0,
-        rate: None,
-        credit_waits: 0,
-        mapped_pages: 0,
-        kept_pages: 0,
-        overflows: 0,
-        refused_lists: Vec::new(),
         queues: vif.queues.iter().map(queue).collect(),
-        port_drops: Default::default(),
+        ..VifStatus::default()
     }
 }
 

@@ -277,7 +277,7 @@ pub struct ProcessStatus {
 }
 
 /// The status of one vif.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct VifStatus {
     /// The status that devices of all classes have.
     #[serde(flatten)]

@@ -99,13 +99,12 @@ impl<P: Platform> RxQueue<P> {
         ring: BackRing<NetRx, PeerRing<NetRx, P>>,
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
-        arena: Box<Arena>,
+        mut arena: Box<Arena>,
     ) -> Self {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
         chain.resume(&ring);
-        let mut arena = arena;
         if chain.has_others() {
             arena.take_lent(true);
         }
