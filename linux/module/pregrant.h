@@ -106,13 +106,13 @@ struct pregrant_frame {
 /* A grant copy, of a list: CopyOp of the crate. */
 struct pregrant_copy {
 	u32 gref;
-	u16 offset, len; /* in the peer's page */
 	u32 at; /* offset in the local bytes */
+	u16 offset, len; /* in the peer's page */
 	s16 status; /* GNTST_* */
 };
 _Static_assert(sizeof(struct pregrant_copy) == 16 && offsetof(struct pregrant_copy, gref) == 0 &&
-		       offsetof(struct pregrant_copy, offset) == 4 && offsetof(struct pregrant_copy, len) == 6 &&
-		       offsetof(struct pregrant_copy, at) == 8 && offsetof(struct pregrant_copy, status) == 12,
+		       offsetof(struct pregrant_copy, at) == 4 && offsetof(struct pregrant_copy, offset) == 8 &&
+		       offsetof(struct pregrant_copy, len) == 10 && offsetof(struct pregrant_copy, status) == 12,
 	       "the layout of CopyOp");
 /* Bytes of a burst that are elsewhere: LentPiece of the crate. */
 struct pregrant_lent_piece {

@@ -146,19 +146,19 @@ pub struct MapError {
 pub struct CopyOp {
     /// Grant reference of the peer's page.
     pub gref: GrantRef,
+    /// Offset in the local bytes.
+    pub at: u32,
     /// Offset in the page; `offset + len <= 4096`.
     pub offset: u16,
     /// Number of bytes.
     pub len: u16,
-    /// Offset in the local bytes.
-    pub at: u32,
     /// The result, which the platform sets.
     pub status: GrantStatus,
 }
 
 const _: () = assert!(size_of::<CopyOp>() == 16 && align_of::<CopyOp>() == 4);
-const _: () = assert!(offset_of!(CopyOp, gref) == 0 && offset_of!(CopyOp, offset) == 4);
-const _: () = assert!(offset_of!(CopyOp, len) == 6 && offset_of!(CopyOp, at) == 8);
+const _: () = assert!(offset_of!(CopyOp, gref) == 0 && offset_of!(CopyOp, at) == 4);
+const _: () = assert!(offset_of!(CopyOp, offset) == 8 && offset_of!(CopyOp, len) == 10);
 const _: () = assert!(offset_of!(CopyOp, status) == 12);
 
 impl CopyOp {
