@@ -394,6 +394,8 @@ struct Taker {
     posted: u32,
     sent: u32,
     ringed: u32,
+    /// What the back leaves free ahead of each slot's bytes.
+    headroom: usize,
 }
 
 impl Taker {
@@ -402,7 +404,7 @@ impl Taker {
         let (area, half) = domains.half(WAY, Access::ReadWrite).expect("a data ring");
         let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
         let game = domains.rx_model_by(chain, None, u32::MAX - 40, RxAccepts::ALL);
-        Self { domains, game, area, kept: VecDeque::new(), posted: 0, sent: 0, ringed: 0 }
+        Self { domains, game, area, kept: VecDeque::new(), posted: 0, sent: 0, ringed: 0, headroom: 0 }
     }
 
     /// Posts `n` slots. All are posted once before one is posted again, which gives the oldest
@@ -433,8 +435,10 @@ impl Taker {
     /// Delivers frames of these lengths, as many as there are slots for.
     fn deliver(&mut self, lens: &[usize]) {
         let mut free = self.game.model.in_flight() as usize;
+        // An extra info names the headroom, and has a slot of its own.
+        let (room, extras) = (PAGE_SIZE - self.headroom, usize::from(self.headroom > 0));
         let fits = |len: &&usize| {
-            let slots = len.div_ceil(PAGE_SIZE - HEADROOM_MAX);
+            let slots = len.div_ceil(room) + extras;
             free.checked_sub(slots).map(|left| free = left).is_some()
         };
         for len in lens.iter().take_while(fits) {
@@ -490,6 +494,7 @@ impl Taker {
         let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
         game.back = RxQueue::new(ring, chain, RxAccepts::ALL);
         game.back.set_headroom(headroom);
+        self.headroom = headroom.into();
     }
 
     fn close(self) {
@@ -499,8 +504,6 @@ impl Taker {
         self.domains.assert_empty();
     }
 }
-
-const HEADROOM_MAX: usize = 2048;
 
 /// What happens on the way to the guest.
 #[derive(Clone, Debug)]
