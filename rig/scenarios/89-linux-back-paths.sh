@@ -36,8 +36,8 @@ carried_by() {
 		esac
 	done
 }
-# gone TEXT: the guest's module is unloaded, and none of its pages is mapped.
-gone() {
+# unmapped TEXT: the guest's module is unloaded, and none of its pages is mapped.
+unmapped() {
 	unload
 	within 10 eval '[ "$(all own_pages) $(all guest_pages)" = "0 0" ]' || { ethtool -S "$vif" | head -n 12; fail "$1: pages stay mapped"; }
 }
@@ -58,19 +58,19 @@ for path in $PATHS; do
 	says "$path" "$path: path=$path"
 	segments "$path" "$vif"
 	note "$path: $(all own_pages) pages of the vif's, $(all guest_pages) of its guest's are mapped"
-	gone "$path"
+	unmapped "$path"
 	module "$path" queues=2 pages=16
 	combined 2
 	settled "$path"
 	both_ways "$path, 2 queues" "$FRAMES"
 	note "$path, 2 queues, rings of 16 pages: $_numbered; $(all guest_pages) pages of its guest's are mapped"
 	[ "$(all guest_pages)" -ge 64 ] || fail "$path: rings of 16 pages, and $(all guest_pages) pages are mapped"
-	gone "$path, 2 queues"
+	unmapped "$path, 2 queues"
 	kernel_well
 done
 module auto
 multicast "auto"
-gone "auto"
+unmapped "auto"
 
 # A guest that is destroyed with its memory mapped.
 module auto queues=2
