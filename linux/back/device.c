@@ -85,7 +85,7 @@ static int probe_device(struct xenbus_device *xbdev)
 	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_DEFAULT);
 	struct net_device *netdev;
 	struct pregrant_device *dev;
-	unsigned int handle, k;
+	unsigned int handle;
 	char *script;
 	int ret;
 
@@ -110,9 +110,9 @@ static int probe_device(struct xenbus_device *xbdev)
 	dev->queues = kvcalloc(max, sizeof(*dev->queues), GFP_KERNEL);
 	if (!dev->guest || !dev->queues)
 		goto failed;
-	dev->max_queues = max;
-	for (k = 0; k < max; k++)
-		pregrant_queue_init(&dev->queues[k], dev, k);
+	for (; dev->max_queues < max; dev->max_queues++)
+		if (pregrant_queue_init(&dev->queues[dev->max_queues], dev, dev->max_queues))
+			goto failed;
 	script = xenbus_read(XBT_NIL, xbdev->nodename, "script", NULL);
 	dev->script = IS_ERR(script) ? NULL : script;
 	dev->back = pregrant_back_new(dev, xbdev->otherend_id, handle, max);

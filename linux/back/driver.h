@@ -5,19 +5,20 @@
  *   control   one delayed work item per vif, under `control`: it may sleep, and owns the back
  *   poll      NAPI, one per queue, enabled while the vif is connected: owns the queue's core, and polls
  *             both rings
- *   xmit      ndo_start_xmit: adds an skb for the guest to `skbs`, and schedules the poll after the last
- *             of several, or wakes the thread
+ *   xmit      ndo_start_xmit: adds an skb for the guest to `waiting`, and schedules the poll after the
+ *             last of several, or wakes the thread
  *   thread    one per queue, while the vif is connected: schedules the poll
  *   event     interrupt handler: schedules the poll
  *   xenwatch  one thread of the kernel for all devices: it only queues control
  *
  *   guest --TX ring--> poll: the core copies, an skb is made --> the stack
- *   guest <--RX ring-- poll: the core copies <-- skbs <-- xmit <-- the stack
+ *   guest <--RX ring-- poll: the core copies <-- waiting <-- xmit <-- the stack
  *
  * TX and RX are the guest's view in the core, and the interface's in names of net_device: what the
  * guest sends is received here.
  *
- * Lock order: `control`; a guest's `steps`; RTNL; `queues_lock`; the lock of `skbs`.
+ * Lock order: `control`; a guest's `steps`; RTNL; `queues_lock`. No lock is between xmit and the poll:
+ * the stack has one sender at a time (netdev_queue's lock), and NAPI one poll.
  */
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
@@ -27,6 +28,7 @@
 #include <linux/list.h>
 #include <linux/mutex.h>
 #include <linux/netdevice.h>
+#include <linux/ptr_ring.h>
 #include <linux/ratelimit.h>
 #include <linux/skbuff.h>
 #include <linux/workqueue.h>
@@ -39,12 +41,10 @@
 /* What may wait for a guest in each queue; above it the stack's queue is stopped. */
 #define PREGRANT_WAIT_FRAMES 512
 #define PREGRANT_WAIT_BYTES (1 << 20)
-/*
- * What a poll takes of it at once: so many frames, until it has so many bytes. They are beyond
- * what may wait, up to these and a frame.
- */
-#define PREGRANT_TAKE_FRAMES 64
-#define PREGRANT_TAKE_BYTES (256 << 10)
+/* Places for them. The poll empties places by several, and senders find some taken until then. */
+#define PREGRANT_WAIT_PLACES (2 * PREGRANT_WAIT_FRAMES)
+/* What the core takes of it at once: its burst. */
+#define PREGRANT_BURST_FRAMES 64
 /* Fragments of these in a burst. An skb with more is copied. */
 #define PREGRANT_PIECES 192
 /* What may wait in the stack's queue meanwhile (txqueuelen), which has no limit in bytes. */
@@ -54,17 +54,20 @@ struct pregrant_queue {
 	struct pregrant_device *dev;
 	unsigned int index;
 
-	/* Frames for the guest: under skbs.lock. */
-	struct sk_buff_head skbs;
-	size_t bytes;
+	/* skbs for the guest: the sender's in, the poll's out; while there is no poll, control's. */
+	struct ptr_ring waiting;
+	u32 frames_in; /* the sender's: all that it ever added, which wrap */
+	u32 bytes_in;
 	bool takes_frames; /* for senders: there is a thread, and NAPI is enabled */
 	struct task_struct *thread; /* changed under `queues_lock`; NULL: none */
 	int has_frames; /* the thread was woken */
 	/* When a process' frame last found no poll to come: under the netdev_queue lock. */
 	u64 sent_at;
-	/* Those taken of `skbs` for the core: of who has it; given back when the poll stops. */
-	struct sk_buff_head taken;
-	/* Those of the core's burst, and their bytes: of who has the core. */
+	/* What was taken of `waiting`, likewise: of who takes. */
+	u32 frames_out, bytes_out;
+	bool drops_waiting; /* control asks the poll to drop what waits */
+	/* Those of the core's burst, skbs that it reads, and their bytes: of who has the core. */
+	struct pregrant_frame frames[PREGRANT_BURST_FRAMES];
 	struct sk_buff_head lent;
 	struct pregrant_lent_piece pieces[PREGRANT_PIECES];
 	unsigned int nr_pieces;
@@ -75,12 +78,12 @@ struct pregrant_queue {
 	struct hrtimer timer; /* for the core's deadline */
 	struct list_head received; /* skbs of one poll, for the stack */
 	unsigned int batches;
+	bool is_polled; /* in the poll: skbs are freed by several */
 	bool is_broken; /* the guest broke the protocol */
 
 	struct pregrant_back_counters *counters; /* under `queues_lock`; NULL: none */
-	u64 tx_packets, tx_bytes, tx_dropped; /* to the guest; the poll's */
+	u64 tx_packets, tx_bytes, tx_dropped; /* to the guest; of who takes of `waiting` */
 	u64 rx_packets, rx_bytes, rx_dropped; /* from it; the poll's */
-	u64 purged; /* to the guest; under `control` */
 };
 
 /* Bits of `events`: what happened since control ran, in any context. */
@@ -158,11 +161,12 @@ void pregrant_note_paths(struct pregrant_device *dev);
 struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int handle, unsigned int max_queues);
 
 /* queue.c */
-void pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index);
+int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index);
 void pregrant_queue_purge(struct pregrant_queue *queue);
 void pregrant_queue_free(struct pregrant_queue *queue);
 void pregrant_queue_wake(struct pregrant_queue *queue);
-void pregrant_queue_wake_sender(struct pregrant_queue *queue);
+struct sk_buff *pregrant_queue_take(struct pregrant_queue *queue);
+void pregrant_queue_took(struct pregrant_queue *queue);
 int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queue *core,
 			 struct pregrant_back_counters *counters);
 void pregrant_queue_refuse(struct pregrant_queue *queue);

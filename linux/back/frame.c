@@ -79,66 +79,47 @@ void pregrant_deliver(struct pregrant_queue *queue)
 	INIT_LIST_HEAD(&queue->received);
 }
 
-/* Takes what a burst may need: so the lock, and the look at the sender, are not for each skb. */
-static void take_some(struct pregrant_queue *queue)
+struct pregrant_frame *pk_frames_take(struct pregrant_queue *queue, size_t most, size_t room, size_t *n)
 {
 	struct sk_buff *skb;
-	unsigned long flags;
-	size_t bytes = 0;
+	size_t k, used = 0;
 
-	/* What comes now has the queue polled again. */
-	if (skb_queue_empty_lockless(&queue->skbs))
-		goto out;
-	spin_lock_irqsave(&queue->skbs.lock, flags);
-	while (skb_queue_len(&queue->taken) < PREGRANT_TAKE_FRAMES && bytes < PREGRANT_TAKE_BYTES) {
-		skb = __skb_dequeue(&queue->skbs);
+	most = min_t(size_t, most, ARRAY_SIZE(queue->frames));
+	for (k = 0; k < most && used + PREGRANT_FRAME_MAX <= room; k++) {
+		struct pregrant_frame *frame = &queue->frames[k];
+
+		skb = pregrant_queue_take(queue);
 		if (!skb)
 			break;
-		bytes += skb->len;
-		__skb_queue_tail(&queue->taken, skb);
+		frame->skb = skb;
+		frame->len = skb->len;
+		frame->csum = 0;
+		if (skb->ip_summed == CHECKSUM_PARTIAL)
+			frame->csum = PREGRANT_CSUM_BLANK;
+		else if (skb->ip_summed == CHECKSUM_UNNECESSARY)
+			frame->csum = PREGRANT_CSUM_OK;
+		frame->gso_type = 0;
+		frame->gso_size = 0;
+		if (skb_is_gso(skb)) {
+			frame->gso_size = skb_shinfo(skb)->gso_size;
+			frame->gso_type = skb_shinfo(skb)->gso_type & SKB_GSO_TCPV6 ? PREGRANT_GSO_TCPV6 :
+										      PREGRANT_GSO_TCPV4;
+		}
+		/* The core begins each on a cache line, and long ones on a page. */
+		used += ALIGN(skb->len, 64) + (skb->len > PAGE_SIZE ? PAGE_SIZE : 0);
 	}
-	queue->bytes -= bytes;
-	spin_unlock_irqrestore(&queue->skbs.lock, flags);
-out:
-	pregrant_queue_wake_sender(queue);
+	pregrant_queue_took(queue);
+	*n = k;
+	return queue->frames;
 }
 
-struct sk_buff *pk_frame_next(struct pregrant_queue *queue, struct pregrant_frame *frame)
+static void copy_all(struct sk_buff *skb, void *to)
 {
-	struct sk_buff *skb;
-
-	if (skb_queue_empty(&queue->taken))
-		take_some(queue);
-	skb = __skb_dequeue(&queue->taken);
-	if (!skb)
-		return NULL;
-	frame->len = skb->len;
-	if (skb->ip_summed == CHECKSUM_PARTIAL)
-		frame->csum = PREGRANT_CSUM_BLANK;
-	else if (skb->ip_summed == CHECKSUM_UNNECESSARY)
-		frame->csum = PREGRANT_CSUM_OK;
-	if (skb_is_gso(skb)) {
-		frame->gso_size = skb_shinfo(skb)->gso_size;
-		frame->gso_type = skb_shinfo(skb)->gso_type & SKB_GSO_TCPV6 ? PREGRANT_GSO_TCPV6 : PREGRANT_GSO_TCPV4;
-	}
-	return skb;
-}
-
-void pk_frame_done(struct pregrant_queue *queue, struct sk_buff *skb, void *to)
-{
-	if (!to) {
-		queue->tx_dropped++;
-		kfree_skb(skb);
-		return;
-	}
 	/* Cannot fail: the skb has these bytes. Stale ones must not go out. */
 	if (!skb_is_nonlinear(skb))
 		skb_copy_from_linear_data(skb, to, skb->len);
 	else if (WARN_ON_ONCE(skb_copy_bits(skb, 0, to, skb->len)))
 		memset(to, 0, skb->len);
-	queue->tx_packets++;
-	queue->tx_bytes += skb->len;
-	consume_skb(skb);
 }
 
 static bool add_piece(struct pregrant_queue *queue, u32 *at, void *bytes, size_t len)
@@ -174,7 +155,7 @@ static bool add_pieces(struct pregrant_queue *queue, u32 *at, struct sk_buff *sk
  * What a long frame's first slot should have, so that a page of it is in each later one: what is
  * before its first long fragment, and this one's bytes in its first page. 0: as much as fits.
  */
-static int first_slot(const struct pregrant_queue *queue, unsigned int k, u32 from)
+static u16 first_slot(const struct pregrant_queue *queue, unsigned int k, u32 from)
 {
 	for (; k < queue->nr_pieces; k++) {
 		const struct pregrant_lent_piece *piece = &queue->pieces[k];
@@ -188,11 +169,12 @@ static int first_slot(const struct pregrant_queue *queue, unsigned int k, u32 fr
 	return 0;
 }
 
-int pk_frame_lend(struct pregrant_queue *queue, struct sk_buff *skb, u32 at, void *head, size_t len)
+/* False: its bytes cannot be read where they are. */
+static bool lend(struct pregrant_queue *queue, struct pregrant_frame *frame, u8 *head, size_t len)
 {
 	unsigned int before = queue->nr_pieces;
-	struct sk_buff *part;
-	u32 from = at;
+	struct sk_buff *part, *skb = frame->skb;
+	u32 at = frame->at;
 
 	if (!add_pieces(queue, &at, skb))
 		goto full;
@@ -201,19 +183,54 @@ int pk_frame_lend(struct pregrant_queue *queue, struct sk_buff *skb, u32 at, voi
 		if (skb_has_frag_list(part) || !add_pieces(queue, &at, part))
 			goto full;
 	/* What is missing would be stale bytes of the burst. */
-	if (at - from != skb->len)
+	if (at - frame->at != skb->len)
 		goto full;
 	if (len <= skb_headlen(skb))
 		skb_copy_from_linear_data(skb, head, len);
 	else if (skb_copy_bits(skb, 0, head, len))
 		goto full;
-	queue->tx_packets++;
-	queue->tx_bytes += skb->len;
 	__skb_queue_tail(&queue->lent, skb);
-	return skb->len > 2 * PAGE_SIZE ? first_slot(queue, before, from) : 0;
+	if (skb->len > 2 * PAGE_SIZE)
+		frame->cut = first_slot(queue, before, frame->at);
+	return true;
 full:
 	queue->nr_pieces = before;
-	return -ENOBUFS;
+	return false;
+}
+
+/* Several at once, in the poll. */
+static void sent(struct pregrant_queue *queue, struct sk_buff *skb)
+{
+	napi_consume_skb(skb, queue->is_polled);
+}
+
+size_t pk_frames_fill(struct pregrant_queue *queue, struct pregrant_frame *frames, size_t n, void *burst, size_t head)
+{
+	u64 packets = 0, bytes = 0;
+	size_t k, lent = 0;
+
+	for (k = 0; k < n; k++) {
+		struct pregrant_frame *frame = &frames[k];
+		struct sk_buff *skb = frame->skb;
+
+		frame->cut = 0;
+		if (unlikely(!frame->len)) {
+			queue->tx_dropped++;
+			dev_kfree_skb_any(skb);
+			continue;
+		}
+		packets++;
+		bytes += skb->len;
+		if (frame->lends && lend(queue, frame, burst + frame->at, head)) {
+			lent++;
+			continue;
+		}
+		copy_all(skb, burst + frame->at);
+		sent(queue, skb);
+	}
+	queue->tx_packets += packets;
+	queue->tx_bytes += bytes;
+	return lent;
 }
 
 const struct pregrant_lent_piece *pk_lent(struct pregrant_queue *queue, size_t *n)
@@ -228,10 +245,10 @@ void pk_lent_end(struct pregrant_queue *queue)
 
 	queue->nr_pieces = 0;
 	while ((skb = __skb_dequeue(&queue->lent)))
-		consume_skb(skb);
+		sent(queue, skb);
 }
 
 u32 pk_frames_waiting(struct pregrant_queue *queue)
 {
-	return skb_queue_len_lockless(&queue->skbs) + skb_queue_len(&queue->taken);
+	return READ_ONCE(queue->frames_in) - queue->frames_out;
 }

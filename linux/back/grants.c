@@ -68,6 +68,16 @@ static void run(struct pregrant_copies *list, struct pregrant_copy *copies)
 	list->nr = 0;
 }
 
+/* Adds an operation of copy `k`. */
+static void add(struct pregrant_copies *list, struct pregrant_copy *copies, size_t k, u16 of, const void *here,
+		bool is_direct, u16 offset, u16 len, bool to_peer)
+{
+	if (list->nr == OPS)
+		run(list, copies);
+	list->copy[list->nr] = k;
+	set_op(&list->ops[list->nr++], of, copies[k].gref, offset, here, is_direct, len, to_peer);
+}
+
 size_t pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, struct pregrant_copy *copies, size_t n,
 	       const struct pregrant_lent_piece *lent, size_t nr_lent)
 {
@@ -82,6 +92,11 @@ size_t pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, s
 		/* One that the core refuses has a status, and is not made. */
 		if (copies[k].status != GNTST_okay)
 			continue;
+		if (lent == end && offset_in_page(base + at) + left <= PAGE_SIZE) {
+			add(list, copies, k, of, base + at, is_base_direct, offset, left, to_peer);
+			made++;
+			continue;
+		}
 		do {
 			bool is_direct = is_base_direct;
 			void *here = base + at;
@@ -98,10 +113,7 @@ size_t pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, s
 			}
 			/* Pages need not be neighbours. */
 			len = min_t(u32, len, PAGE_SIZE - offset_in_page(here));
-			if (list->nr == OPS)
-				run(list, copies);
-			list->copy[list->nr] = k;
-			set_op(&list->ops[list->nr++], of, copies[k].gref, offset, here, is_direct, len, to_peer);
+			add(list, copies, k, of, here, is_direct, offset, len, to_peer);
 			made++;
 			offset += len;
 			at += len;

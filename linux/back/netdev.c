@@ -37,7 +37,7 @@ static void pregrant_stats(struct net_device *netdev, struct rtnl_link_stats64 *
 
 		to->tx_packets += READ_ONCE(queue->tx_packets);
 		to->tx_bytes += READ_ONCE(queue->tx_bytes);
-		to->tx_dropped += READ_ONCE(queue->tx_dropped) + READ_ONCE(queue->purged);
+		to->tx_dropped += READ_ONCE(queue->tx_dropped);
 		to->rx_packets += READ_ONCE(queue->rx_packets);
 		to->rx_bytes += READ_ONCE(queue->rx_bytes);
 		to->rx_dropped += READ_ONCE(queue->rx_dropped);
@@ -128,7 +128,7 @@ struct net_device *pregrant_netdev_new(struct xenbus_device *xbdev, unsigned int
 #else
 	netif_set_gso_max_size(netdev, PREGRANT_FRAME_MAX);
 #endif
-	/* The queue links each skb: pktgen may not send one several times at once. */
+	/* Each skb waits, and is changed: pktgen may not send one several times at once. */
 	netdev->priv_flags &= ~IFF_TX_SKB_SHARING;
 	SET_NETDEV_DEV(netdev, &xbdev->dev);
 	netif_carrier_off(netdev);

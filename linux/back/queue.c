@@ -63,33 +63,26 @@ static void wake_for_sender(struct pregrant_queue *queue)
 	pregrant_queue_wake(queue);
 }
 
-static bool is_full(const struct pregrant_queue *queue)
+/* Waits for the guest: at least so much; what the other side does meanwhile may be missing. */
+static bool waits(const struct pregrant_queue *queue, u32 frames, u32 bytes)
 {
-	return skb_queue_len_lockless(&queue->skbs) >= PREGRANT_WAIT_FRAMES ||
-	       READ_ONCE(queue->bytes) >= PREGRANT_WAIT_BYTES;
+	return READ_ONCE(queue->frames_in) - READ_ONCE(queue->frames_out) >= frames ||
+	       READ_ONCE(queue->bytes_in) - READ_ONCE(queue->bytes_out) >= bytes;
 }
 
-/* Wakes a stopped sender once half of what may wait is gone. */
-void pregrant_queue_wake_sender(struct pregrant_queue *queue)
+static bool is_full(const struct pregrant_queue *queue)
 {
-	struct netdev_queue *txq = txq_of(queue);
-
-	if (likely(!netif_tx_queue_stopped(txq)) || !netif_running(queue->dev->netdev))
-		return;
-	if (skb_queue_len_lockless(&queue->skbs) <= PREGRANT_WAIT_FRAMES / 2 &&
-	    READ_ONCE(queue->bytes) <= PREGRANT_WAIT_BYTES / 2)
-		netif_tx_wake_queue(txq);
+	return waits(queue, PREGRANT_WAIT_FRAMES, PREGRANT_WAIT_BYTES);
 }
 
 /* ndo_start_xmit: the stack holds the netdev_queue lock. */
 netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
-	unsigned int index = skb_get_queue_mapping(skb);
-	struct pregrant_queue *queue = &dev->queues[index < dev->max_queues ? index : 0];
+	struct pregrant_queue *queue = &dev->queues[skb_get_queue_mapping(skb)];
 	bool is_open = smp_load_acquire(&queue->takes_frames);
 	struct netdev_queue *txq = txq_of(queue);
-	unsigned long flags;
+	u32 len;
 
 	if (unlikely(!is_open || skb->len > PREGRANT_FRAME_MAX || skb->len < ETH_HLEN))
 		goto drop;
@@ -98,13 +91,19 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		goto drop;
 	skb_tx_timestamp(skb);
 	nf_reset_ct(skb);
-	spin_lock_irqsave(&queue->skbs.lock, flags);
-	queue->bytes += skb->len;
-	__skb_queue_tail(&queue->skbs, skb);
-	/* Under the lock: the poll sees the stop, or this sees what it has taken. */
-	if (is_full(queue))
+	len = skb->len;
+	/* Not full: the sender's queue was stopped before. */
+	if (unlikely(__ptr_ring_produce(&queue->waiting, skb)))
+		goto drop;
+	WRITE_ONCE(queue->frames_in, queue->frames_in + 1);
+	WRITE_ONCE(queue->bytes_in, queue->bytes_in + len);
+	if (unlikely(is_full(queue))) {
 		netif_tx_stop_queue(txq);
-	spin_unlock_irqrestore(&queue->skbs.lock, flags);
+		/* The poll sees the stop, or this sees what it has taken. */
+		smp_mb();
+		if (!is_full(queue))
+			netif_tx_start_queue(txq);
+	}
 	goto wake;
 drop:
 	dev_core_stats_tx_dropped_inc(netdev);
@@ -114,6 +113,42 @@ wake:
 	if ((!netdev_xmit_more() || netif_xmit_stopped(txq)) && is_open)
 		wake_for_sender(queue);
 	return NETDEV_TX_OK;
+}
+
+/* Takes an skb that waits. NULL: there is none; what comes now has the queue polled again. */
+struct sk_buff *pregrant_queue_take(struct pregrant_queue *queue)
+{
+	struct sk_buff *skb = __ptr_ring_consume(&queue->waiting);
+
+	if (skb) {
+		WRITE_ONCE(queue->frames_out, queue->frames_out + 1);
+		WRITE_ONCE(queue->bytes_out, queue->bytes_out + skb->len);
+	}
+	return skb;
+}
+
+/* Called after some were taken: wakes a stopped sender once half of what may wait is gone. */
+void pregrant_queue_took(struct pregrant_queue *queue)
+{
+	struct netdev_queue *txq = txq_of(queue);
+
+	/* This sees the sender's stop, or the sender sees what was taken. */
+	smp_mb();
+	if (likely(!netif_tx_queue_stopped(txq)) || !netif_running(queue->dev->netdev))
+		return;
+	if (!waits(queue, PREGRANT_WAIT_FRAMES / 2, PREGRANT_WAIT_BYTES / 2))
+		netif_tx_wake_queue(txq);
+}
+
+static void drop_waiting(struct pregrant_queue *queue)
+{
+	struct sk_buff *skb;
+
+	while ((skb = pregrant_queue_take(queue))) {
+		queue->tx_dropped++;
+		dev_kfree_skb_any(skb);
+	}
+	pregrant_queue_took(queue);
 }
 
 static enum hrtimer_restart deadline(struct hrtimer *timer)
@@ -174,10 +209,15 @@ static int poll(struct napi_struct *napi, int budget)
 	/* netpoll, in any context. */
 	if (!budget)
 		return 0;
+	if (unlikely(READ_ONCE(queue->drops_waiting))) {
+		WRITE_ONCE(queue->drops_waiting, false);
+		drop_waiting(queue);
+	}
 	if (unlikely(queue->is_broken)) {
 		napi_complete(napi);
 		return 0;
 	}
+	queue->is_polled = true;
 	do {
 		more = pregrant_back_poll_queue(queue->core);
 		pregrant_deliver(queue);
@@ -189,6 +229,7 @@ static int poll(struct napi_struct *napi, int budget)
 	} while (more > 0 && work < budget);
 	if (!more)
 		more = rest(queue);
+	queue->is_polled = false;
 	if (unlikely(more < 0)) {
 		queue->is_broken = true;
 		set_bit(PREGRANT_EV_FAULT, &queue->dev->events);
@@ -201,19 +242,6 @@ static int poll(struct napi_struct *napi, int budget)
 	work = min(work, budget - 1);
 	napi_complete_done(napi, work);
 	return work;
-}
-
-/* What was taken for the core waits again, before the rest. */
-static void give_back(struct pregrant_queue *queue)
-{
-	struct sk_buff *skb;
-	unsigned long flags;
-
-	spin_lock_irqsave(&queue->skbs.lock, flags);
-	skb_queue_walk(&queue->taken, skb)
-		queue->bytes += skb->len;
-	skb_queue_splice_init(&queue->taken, &queue->skbs);
-	spin_unlock_irqrestore(&queue->skbs.lock, flags);
 }
 
 static void wake(struct pregrant_queue *queue)
@@ -280,40 +308,33 @@ void pregrant_queue_stop(struct pregrant_queue *queue)
 	queue->thread = NULL;
 	napi_disable(&queue->napi);
 	hrtimer_cancel(&queue->timer);
-	give_back(queue);
 	queue->core = NULL;
 	queue->counters = NULL;
 }
 
-/* Called with `control` held: drops what waits, but for what a poll has taken. */
+/* Called with `control` held: what waits is dropped, by the poll if there is one. */
 void pregrant_queue_purge(struct pregrant_queue *queue)
 {
-	unsigned long flags;
-	struct sk_buff_head old;
-
-	__skb_queue_head_init(&old);
-	spin_lock_irqsave(&queue->skbs.lock, flags);
-	skb_queue_splice_init(&queue->skbs, &old);
-	queue->bytes = 0;
-	spin_unlock_irqrestore(&queue->skbs.lock, flags);
-	WRITE_ONCE(queue->purged, queue->purged + skb_queue_len(&old));
-	__skb_queue_purge(&old);
+	if (!queue->thread) {
+		drop_waiting(queue);
+		return;
+	}
+	WRITE_ONCE(queue->drops_waiting, true);
+	wake(queue);
 }
 
 /* Called when no poll will run any more. */
 void pregrant_queue_free(struct pregrant_queue *queue)
 {
 	netif_napi_del(&queue->napi);
-	give_back(queue);
-	pregrant_queue_purge(queue);
+	drop_waiting(queue);
+	ptr_ring_cleanup(&queue->waiting, NULL);
 }
 
-void pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index)
+int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *dev, unsigned int index)
 {
 	queue->dev = dev;
 	queue->index = index;
-	skb_queue_head_init(&queue->skbs);
-	__skb_queue_head_init(&queue->taken);
 	__skb_queue_head_init(&queue->lent);
 	INIT_LIST_HEAD(&queue->received);
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 13, 0)
@@ -322,5 +343,8 @@ void pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *d
 	hrtimer_init(&queue->timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS);
 	queue->timer.function = deadline;
 #endif
+	if (ptr_ring_init(&queue->waiting, PREGRANT_WAIT_PLACES, GFP_KERNEL))
+		return -ENOMEM;
 	netif_napi_add(dev->netdev, &queue->napi, poll);
+	return 0;
 }

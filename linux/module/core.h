@@ -313,21 +313,19 @@ bool pk_port_is_up(struct pregrant_queue *port);
 /* Makes an skb of a frame that the guest sent, which goes to the stack after the poll. */
 void pk_frame_from_guest(struct pregrant_queue *port, const void *bytes, size_t len, u32 csum,
 	u32 gso_type, u32 gso_size);
-/* Takes the next skb for the guest. Null: there is none. */
-struct sk_buff *pk_frame_next(struct pregrant_queue *port, struct pregrant_frame *frame);
 /*
- * Copies an skb for the guest to `to`, counts it as sent, and frees it. `to` null: it is
- * dropped.
+ * Takes at most `most` skbs for the guest, which fit into `room` bytes. `n` gets the number of
+ * frames.
  */
-void pk_frame_done(struct pregrant_queue *port, struct sk_buff *skb, void *to);
+struct pregrant_frame *pk_frames_take(struct pregrant_queue *port, size_t most, size_t room,
+	size_t *n);
 /*
- * Lends the bytes of an skb for the guest, whose place in the core's burst is `at`, counts it
- * as sent, and keeps it until pk_lent_end. `head` gets its first `len` bytes. Returns how many
- * bytes its first slot should have, 0: as many as fit; below 0: it cannot, and pk_frame_done
- * must follow.
+ * Copies these skbs to their places in the burst at `burst`, counts them as sent, and frees
+ * them. Of those that are to be lent it copies the first `head` bytes, and keeps them until
+ * pk_lent_end. Returns how many are lent: some cannot be, and are copied.
  */
-int pk_frame_lend(struct pregrant_queue *port, struct sk_buff *skb, u32 at, void *head,
-	size_t len);
+size_t pk_frames_fill(struct pregrant_queue *port, struct pregrant_frame *frames, size_t n,
+	void *burst, size_t head);
 /* The bytes that are lent, in order; `n` gets the number of fragments. */
 const struct pregrant_lent_piece *pk_lent(struct pregrant_queue *port, size_t *n);
 /* Nothing of that is read any more: frees the skbs. */

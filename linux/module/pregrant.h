@@ -100,7 +100,14 @@ enum pregrant_back_step {
 
 /* A frame that the stack sends to a guest. */
 struct pregrant_frame {
-	u32 len, csum, gso_type, gso_size;
+	struct sk_buff *skb;
+	u32 len; /* 0: there is no place for it */
+	u32 at; /* its place in the core's burst */
+	u8 csum; /* PREGRANT_CSUM_* */
+	u8 gso_type; /* PREGRANT_GSO_*; 0: none */
+	u16 gso_size;
+	u16 cut; /* bytes that its first slot should have; 0: as many as fit */
+	bool lends; /* its bytes are to be read where the skb has them */
 };
 
 /* A grant copy, of a list: CopyOp of the crate. */

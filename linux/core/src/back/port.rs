@@ -6,13 +6,16 @@
 //!                     --Loan: head copied, the rest is read where the skb has it--> the guest's pages
 //! ```
 
-use super::shim::{self, Frame, Port};
+use super::shim::{self, Port};
 use crate::halves::{csum_of, offload_of};
 use alloc::sync::Arc;
-use pregrant::port::{Arena, Burst, FramePort, Lender, LentPiece, Loan, Offloads, Room};
+use pregrant::port::{
+    ARENA_BYTES, Arena, BURST_FRAMES, Burst, FramePort, Lender, LentPiece, Loan, Offloads, Room,
+};
 
 /// Frames of at most this many bytes are copied to the burst, like the headers of longer ones.
 const HEAD: usize = 256;
+
 
 /// The port of a queue: C has it.
 pub struct Skbs {
@@ -75,39 +78,31 @@ impl FramePort for Skbs {
     }
 
     fn rx_burst(&mut self, into: &mut Arena) -> usize {
-        let before = into.len();
-        let mut lent = false;
-        while into.has_room() {
-            let mut frame = Frame::default();
-            // SAFETY: the queue lives.
-            let skb = unsafe { shim::pk_frame_next(self.port, &mut frame) };
-            if skb.is_null() {
-                break;
+        let (before, mut n) = (into.len(), 0);
+        let room = ARENA_BYTES.saturating_sub(into.used_bytes());
+        // SAFETY: the queue lives.
+        let places = unsafe { shim::pk_frames_take(self.port, BURST_FRAMES - before, room, &mut n) };
+        // SAFETY: of C, which has filled in so many, and leaves them to this until the next call.
+        let frames = unsafe { core::slice::from_raw_parts_mut(places, n) };
+        let takes_lent = into.takes_lent();
+        for frame in &mut *frames {
+            let offload = offload_of(frame.csum.into(), frame.gso_type.into(), frame.gso_size.into());
+            let len = frame.len as usize;
+            frame.lends = len > HEAD && takes_lent;
+            let place =
+                if frame.lends { into.room(len, offload) } else { into.free_by_pages(len, offload) };
+            match place {
+                Some(_) => frame.at = into.desc(into.len() - 1).at,
+                // Not reached: C took what fits.
+                None => frame.len = 0,
             }
-            let offload = offload_of(frame.csum, frame.gso_type, frame.gso_size);
-            let place = into.len();
-            if frame.len as usize > HEAD
-                && into.takes_lent()
-                && let Some(to) = into.room(frame.len as usize, offload).map(<[u8]>::as_mut_ptr)
-            {
-                let at = into.desc(place).at;
-                // SAFETY: of `pk_frame_next`; there is room for its head.
-                let cut = unsafe { shim::pk_frame_lend(self.port, skb, at, to, HEAD) };
-                if cut > 0 {
-                    into.cut(place, cut as u16);
-                }
-                if cut >= 0 {
-                    lent = true;
-                    continue;
-                }
-                into.take_back();
-            }
-            let to = into.free_by_pages(frame.len as usize, offload).map(<[u8]>::as_mut_ptr);
-            // SAFETY: of `pk_frame_next`, and freed here alone; there is room for its bytes, which
-            // C has counted.
-            unsafe { shim::pk_frame_done(self.port, skb, to.unwrap_or(core::ptr::null_mut())) };
         }
-        if lent {
+        let burst = into.bytes_mut().as_mut_ptr();
+        // SAFETY: these frames have their places in the burst, and C frees their skbs.
+        let lent = unsafe { shim::pk_frames_fill(self.port, places, n, burst, HEAD) };
+        if lent > 0 {
+            let cuts = frames.iter().filter(|frame| frame.len > 0).map(|frame| frame.cut);
+            (before..).zip(cuts).filter(|(_, cut)| *cut > 0).for_each(|(i, cut)| into.cut(i, cut));
             into.lend(Loan::new(Arc::clone(&self.lender)));
         }
         into.len() - before

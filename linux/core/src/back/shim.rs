@@ -14,14 +14,20 @@ pub type Port = *mut c_void;
 
 /// A frame that the stack sends to the guest: `struct pregrant_frame`.
 #[repr(C)]
-#[derive(Default)]
 pub struct Frame {
+    pub skb: Skb,
     pub len: u32,
+    /// Offset of its place in the core's burst.
+    pub at: u32,
     /// `PREGRANT_CSUM_*`.
-    pub csum: u32,
+    pub csum: u8,
     /// `PREGRANT_GSO_*`, or 0.
-    pub gso_type: u32,
-    pub gso_size: u32,
+    pub gso_type: u8,
+    pub gso_size: u16,
+    /// Bytes that its first slot should have; 0: as many as fit.
+    pub cut: u16,
+    /// Its bytes are to be read where the skb has them.
+    pub lends: bool,
 }
 
 unsafe extern "C" {
@@ -87,16 +93,13 @@ unsafe extern "C" {
         gso_type: u32,
         gso_size: u32,
     );
-    /// Takes the next skb for the guest. Null: there is none.
-    pub fn pk_frame_next(port: Port, frame: *mut Frame) -> Skb;
-    /// Copies an skb for the guest to `to`, counts it as sent, and frees it. `to` null: it is
-    /// dropped.
-    pub fn pk_frame_done(port: Port, skb: Skb, to: *mut u8);
-    /// Lends the bytes of an skb for the guest, whose place in the core's burst is `at`, counts it
-    /// as sent, and keeps it until pk_lent_end. `head` gets its first `len` bytes. Returns how many
-    /// bytes its first slot should have, 0: as many as fit; below 0: it cannot, and pk_frame_done
-    /// must follow.
-    pub fn pk_frame_lend(port: Port, skb: Skb, at: u32, head: *mut u8, len: usize) -> i32;
+    /// Takes at most `most` skbs for the guest, which fit into `room` bytes. `n` gets the number of
+    /// frames.
+    pub fn pk_frames_take(port: Port, most: usize, room: usize, n: *mut usize) -> *mut Frame;
+    /// Copies these skbs to their places in the burst at `burst`, counts them as sent, and frees
+    /// them. Of those that are to be lent it copies the first `head` bytes, and keeps them until
+    /// pk_lent_end. Returns how many are lent: some cannot be, and are copied.
+    pub fn pk_frames_fill(port: Port, frames: *mut Frame, n: usize, burst: *mut u8, head: usize) -> usize;
     /// The bytes that are lent, in order; `n` gets the number of fragments.
     pub fn pk_lent(port: Port, n: *mut usize) -> *const LentPiece<'static>;
     /// Nothing of that is read any more: frees the skbs.

@@ -174,8 +174,8 @@ impl<P: Platform> RxQueue<P> {
         }
         let first = self.sent;
         let mut burst = self.arena.burst().skip(first);
-        if self.chain.has_others() {
-            // They have places of their own for what is in a slot.
+        if !self.chain.copies_long() {
+            // A path has places of its own for what is in a slot.
             burst.cuts = &[];
         }
         let hashes = if self.hashed { self.hashes.get(first..).unwrap_or_default() } else { &[] };

@@ -74,6 +74,7 @@ impl<P: Platform> AnyPath<P> {
         let none = BackParts::default();
         match self {
             Self::Staging(path) => BackParts {
+                leaves_long: path.leaves_long(),
                 buffers: Some(path.buffer_names()),
                 serves_all: path.serves_all(),
                 holds_frames: true,

@@ -60,4 +60,7 @@ pub struct BackParts {
     /// The path can leave payload in the guest's pages, for a port that reads it there, and can
     /// hold such frames after the call returns.
     pub holds_frames: bool,
+    /// RX: the path leaves frames of several slots to `copy`, so that their first slot may be
+    /// [cut](Arena::cut).
+    pub leaves_long: bool,
 }

@@ -54,12 +54,13 @@ struct ChainParts {
     #[cfg(feature = "research")]
     lent_pages: Option<usize>,
     holds_frames: bool,
+    leaves_long: bool,
 }
 
 impl ChainParts {
     /// Finds the optional parts of these paths.
     fn of<P: Platform>(paths: &[AnyPath<P>]) -> Self {
-        let mut all = Self::default();
+        let mut all = Self { leaves_long: true, ..Self::default() };
         for (k, path) in paths.iter().enumerate() {
             let BackParts {
                 buffers,
@@ -70,6 +71,7 @@ impl ChainParts {
                 #[cfg(feature = "research")]
                 lent_pages,
                 holds_frames,
+                leaves_long,
             } = path.parts();
             all.buffers = all.buffers.or(buffers);
             all.serves_all |= serves_all;
@@ -81,6 +83,7 @@ impl ChainParts {
                 all.lent_pages = all.lent_pages.or(lent_pages.then_some(k));
             }
             all.holds_frames |= holds_frames;
+            all.leaves_long &= leaves_long;
         }
         all
     }
@@ -295,6 +298,11 @@ impl<P: Platform> Chain<P> {
     /// True if the chain has a path besides `copy`.
     pub fn has_others(&self) -> bool {
         !self.ahead.is_empty()
+    }
+
+    /// True if frames of several slots are delivered by `copy` alone.
+    pub fn copies_long(&self) -> bool {
+        self.parts.leaves_long
     }
 
     /// True if a path of the chain can leave payload in the guest's pages; else ports get private

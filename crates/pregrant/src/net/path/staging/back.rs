@@ -137,6 +137,11 @@ impl<P: Platform> StagingPath<P> {
         self.buffers.copy_only
     }
 
+    /// RX: whether frames of several slots are in pages alone, as without staging.
+    pub fn leaves_long(&self) -> bool {
+        !self.buffers.copy_only && self.rx_heads == RxHeads::InPage
+    }
+
     /// Number and length of the buffers, for the status.
     pub fn buffer_names(&self) -> BufferNames {
         let count = self.buffers.place.len() as u32;
