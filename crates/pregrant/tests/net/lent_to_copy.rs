@@ -3,13 +3,15 @@
 //!
 //! ```text
 //!   port: pieces, and heads in the arena --Loan--> RxQueue --copy_lent--> the guest's pages
+//!                                                       '--staging--> its buffers, where a frame fits
 //! ```
 #![cfg(not(miri))]
 
 use pregrant::net::back::{Polled, RxQueue, SharedControl};
 use pregrant::net::features::RxAccepts;
-use pregrant::net::path::{Chain, RX_ORDER};
-use pregrant::platform::{Access, GrantPool};
+use pregrant::net::path::staging::back::StagedBuffers;
+use pregrant::net::path::{AnyPath, Chain, RX_ORDER, StagingPath};
+use pregrant::platform::{Access, GrantPool, PeerMem, Platform};
 use pregrant::port::{Arena, Burst, FramePort, Lender, LentPiece, Loan, Offload, Offloads, Piece};
 use pregrant::ring::{BackRing, NetRx, RingPages};
 use pregrant::shm::SharedBytes;
@@ -26,6 +28,8 @@ use std::sync::{Arc, Mutex};
 const SLOTS: usize = 256;
 const HEAD: usize = 128;
 const SEEDS: u64 = 20;
+/// Length of a staging buffer.
+const BUFFER: usize = 2048;
 /// A reference that the guest has not granted.
 const NO_GRANT: u32 = 99_999;
 
@@ -114,7 +118,8 @@ impl FramePort for LendingPort {
 }
 
 /// Sends frames to a guest that posts few slots at a time, some with a wrong reference.
-fn play(may_wait: bool, seed: u64) {
+/// With `staging`, those that fit a buffer are staged.
+fn play(may_wait: bool, staging: bool, seed: u64) {
     let domains = TwoDomains::new();
     let host = RuledDomain { domain: domains.host.clone(), rules: CopiesLent };
     let (front_ring, back_ring) = domains.ring::<NetRx>();
@@ -124,7 +129,13 @@ fn play(may_wait: bool, seed: u64) {
     let mut refs = vec![GrantRef::NONE; SLOTS];
     let memory = domains.guest.alloc(HOST, Access::ReadWrite, &mut refs).unwrap();
     let (ring, _) = BackRing::attach(back_ring, None).unwrap();
-    let chain = Chain::<RuledDomain<CopiesLent>>::new(RX_ORDER, []);
+    let mut buffer_refs = vec![GrantRef::NONE; SLOTS * BUFFER / PAGE_SIZE];
+    let buffers = domains.guest.alloc(HOST, Access::ReadWrite, &mut buffer_refs).unwrap();
+    let place = (0..SLOTS).map(|id| (id * BUFFER) as u32).collect();
+    let map = host.peer().map(GUEST, &buffer_refs, Access::ReadWrite).unwrap();
+    let staged = StagedBuffers { map, place, len: BUFFER as u16, copy_only: false };
+    let paths = staging.then(|| AnyPath::Staging(StagingPath::new(staged)));
+    let chain = Chain::<RuledDomain<CopiesLent>>::new(RX_ORDER, paths);
     let mut back = RxQueue::in_room_of(&host, ring, chain, RxAccepts::ALL);
     let control = SharedControl::default();
     let shelf = Arc::new(Shelf { may_wait, ..Shelf::default() });
@@ -153,7 +164,9 @@ fn play(may_wait: bool, seed: u64) {
             let more = back.poll(&host, GUEST, &chan, &mut port, &control).unwrap();
             for frame in model.frames().unwrap() {
                 let (want, mut at) = (due.pop_front().unwrap(), 0);
-                let is_bad = frame.slots.iter().enumerate().any(|(k, _)| asked[k].gref == NO_GRANT);
+                let is_staged = staging && want.len() <= BUFFER;
+                let is_bad =
+                    !is_staged && frame.slots.iter().enumerate().any(|(k, _)| asked[k].gref == NO_GRANT);
                 assert_eq!(frame.failed(), is_bad, "a frame fails for its own page alone");
                 for slot in &frame.slots {
                     let request: RxRequest = asked.pop_front().unwrap();
@@ -161,8 +174,10 @@ fn play(may_wait: bool, seed: u64) {
                         continue;
                     }
                     let mut got = vec![0; slot.status as usize];
-                    let place = request.id as usize * PAGE_SIZE + usize::from(slot.offset);
-                    assert!(memory.copy_out(place, &mut got));
+                    let id = usize::from(request.id);
+                    let (from, place) =
+                        if is_staged { (&buffers, id * BUFFER) } else { (&memory, id * PAGE_SIZE) };
+                    assert!(from.copy_out(place + usize::from(slot.offset), &mut got));
                     assert_eq!(got, want[at..at + got.len()], "round {round}");
                     at += got.len();
                 }
@@ -195,10 +210,15 @@ fn play(may_wait: bool, seed: u64) {
 
 #[test]
 fn lent_frames_are_copied_from_where_they_are() {
-    (1..=SEEDS).for_each(|seed| play(true, seed));
+    (1..=SEEDS).for_each(|seed| play(true, false, seed));
+}
+
+#[test]
+fn those_that_no_staging_buffer_holds_are_cut_and_copied_too() {
+    (1..=SEEDS).for_each(|seed| play(true, true, seed));
 }
 
 #[test]
 fn what_may_not_wait_is_given_back_before_it_does() {
-    (1..=SEEDS).for_each(|seed| play(false, seed));
+    (1..=SEEDS).for_each(|seed| play(false, false, seed));
 }
