@@ -3,7 +3,6 @@
  * Grant copies, by GNTTABOP_copy, in any context. Xen may ask to try again (GNTST_eagain): such a
  * copy has failed, and its frame is lost.
  */
-#include <linux/gfp.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
@@ -122,15 +121,4 @@ size_t pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, s
 	}
 	run(list, copies);
 	return made;
-}
-
-/* Pages of the kernel's own addresses if possible, since the frame of each is looked up. */
-void *pk_burst(size_t bytes)
-{
-	return kvzalloc(bytes, GFP_KERNEL | __GFP_NOFAIL);
-}
-
-void pk_burst_free(void *at)
-{
-	kvfree(at);
 }

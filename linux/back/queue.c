@@ -283,6 +283,7 @@ int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queu
 	queue->thread = thread;
 	queue->counters = counters;
 	queue->is_broken = false;
+	queue->burst = NULL;
 	queue->core = core;
 	napi_enable(&queue->napi);
 	smp_store_release(&queue->takes_frames, true);
@@ -328,6 +329,7 @@ void pregrant_queue_free(struct pregrant_queue *queue)
 {
 	netif_napi_del(&queue->napi);
 	drop_waiting(queue);
+	pregrant_bursts_free(queue);
 	ptr_ring_cleanup(&queue->waiting, NULL);
 }
 

@@ -257,6 +257,14 @@ impl Arena {
         self.exchange();
     }
 
+    /// Removes the frames, and puts new ones into `bytes`, of [`ARENA_BYTES`], from now on. Returns
+    /// what they replace: for a platform on which somebody still reads the frames there.
+    pub fn replace(&mut self, bytes: BurstBuffer) -> BurstBuffer {
+        debug_assert_eq!(bytes.len(), ARENA_BYTES);
+        self.clear();
+        core::mem::replace(&mut self.bytes, bytes)
+    }
+
     /// Returns the bytes that were moved in, before or after a clear. Frames in them have no bytes
     /// then; only their lengths are still right.
     pub fn move_out(&mut self) -> Option<Box<[u8]>> {
