@@ -136,8 +136,8 @@ struct pregrant_frame *pk_frames_take(struct pregrant_queue *queue, size_t most,
 			frame->gso_type = skb_shinfo(skb)->gso_type & SKB_GSO_TCPV6 ? PREGRANT_GSO_TCPV6 :
 										      PREGRANT_GSO_TCPV4;
 		}
-		/* The core begins each on a cache line, and long ones on a page. */
-		used += ALIGN(skb->len, 64) + (skb->len > PAGE_SIZE ? PAGE_SIZE : 0);
+		/* The core begins each on a cache line, and leaves a gap ahead that is shorter than it. */
+		used += ALIGN(skb->len, 64) + min_t(size_t, ALIGN(skb->len, 64), PAGE_SIZE);
 	}
 	pregrant_queue_took(queue);
 	*n = k;

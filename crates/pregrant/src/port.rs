@@ -385,6 +385,17 @@ impl Arena {
         if len > PAGE_SIZE { self.free_with_page_at(0, len, offload) } else { self.room(len, offload) }
     }
 
+    /// Like [`room`](Self::room), for a frame that will be copied to a guest by grants: one of at most
+    /// a page is within one, so that it takes one operation.
+    #[inline(always)]
+    pub fn free_within_page(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
+        let gap = self.gap_to_page(0);
+        if gap < len && len <= PAGE_SIZE && self.used + gap + len <= self.bytes.len() {
+            self.used += gap;
+        }
+        self.room(len, offload)
+    }
+
     /// Appends a copy of `frame`, [aligned for pages](Self::free_by_pages). False: there is no
     /// room.
     #[must_use]

@@ -11,12 +11,16 @@ use crate::halves::{csum_of, offload_of};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ptr::NonNull;
+use pregrant::PAGE_SIZE;
 use pregrant::burst_buffer::BurstBuffer;
 use pregrant::port::{
     ARENA_BYTES, Arena, BURST_FRAMES, Burst, FramePort, Lender, LentPiece, Loan, Offloads, Room,
 };
 
-/// Frames of at most this many bytes are copied to the burst, like the headers of longer ones.
+/// Frames of at most this many bytes are copied to the burst, each within a page: one grant copy. Where
+/// the skb has them they may cross one, and to lend them costs more than the copy.
+const COPIED: usize = 2048;
+/// Bytes of a longer one that are copied too: all headers.
 const HEAD: usize = 256;
 
 
@@ -105,9 +109,14 @@ impl FramePort for Skbs {
         for frame in &mut *frames {
             let offload = offload_of(frame.csum.into(), frame.gso_type.into(), frame.gso_size.into());
             let len = frame.len as usize;
-            frame.lends = len > HEAD && takes_lent;
-            let place =
-                if frame.lends { into.room(len, offload) } else { into.free_by_pages(len, offload) };
+            frame.lends = len > COPIED && takes_lent;
+            let place = if frame.lends {
+                into.room(len, offload)
+            } else if len <= PAGE_SIZE {
+                into.free_within_page(len, offload)
+            } else {
+                into.free_by_pages(len, offload)
+            };
             match place {
                 Some(_) => frame.at = into.desc(into.len() - 1).at,
                 // Not reached: C took what fits.
