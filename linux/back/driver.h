@@ -169,8 +169,7 @@ int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *de
 void pregrant_queue_purge(struct pregrant_queue *queue);
 void pregrant_queue_free(struct pregrant_queue *queue);
 void pregrant_queue_wake(struct pregrant_queue *queue);
-struct sk_buff *pregrant_queue_take(struct pregrant_queue *queue);
-void pregrant_queue_took(struct pregrant_queue *queue);
+void pregrant_queue_took(struct pregrant_queue *queue, u32 frames, u32 bytes);
 int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queue *core,
 			 struct pregrant_back_counters *counters);
 void pregrant_queue_refuse(struct pregrant_queue *queue);

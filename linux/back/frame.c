@@ -114,14 +114,16 @@ struct pregrant_frame *pk_frames_take(struct pregrant_queue *queue, size_t most,
 {
 	struct sk_buff *skb;
 	size_t k, used = 0;
+	u32 bytes = 0;
 
 	most = min_t(size_t, most, ARRAY_SIZE(queue->frames));
 	for (k = 0; k < most && used + PREGRANT_FRAME_MAX <= room; k++) {
 		struct pregrant_frame *frame = &queue->frames[k];
 
-		skb = pregrant_queue_take(queue);
+		skb = __ptr_ring_consume(&queue->waiting);
 		if (!skb)
 			break;
+		bytes += skb->len;
 		frame->skb = skb;
 		frame->len = skb->len;
 		frame->csum = 0;
@@ -139,7 +141,7 @@ struct pregrant_frame *pk_frames_take(struct pregrant_queue *queue, size_t most,
 		/* The core begins each on a cache line, and leaves a gap ahead that is shorter than it. */
 		used += ALIGN(skb->len, 64) + min_t(size_t, ALIGN(skb->len, 64), PAGE_SIZE);
 	}
-	pregrant_queue_took(queue);
+	pregrant_queue_took(queue, k, bytes);
 	*n = k;
 	return queue->frames;
 }
