@@ -800,4 +800,23 @@ mod tests {
         // A buffer that is too small is not used.
         assert_eq!(Arena::over(BurstBuffer::heap(100)).burst().bytes.len(), ARENA_BYTES);
     }
+
+    #[test]
+    fn a_short_frame_is_within_a_page_and_bytes_can_be_exchanged() {
+        let mut arena = Arena::new();
+        let page_of = |bytes: &[u8], at: usize| (bytes.as_ptr().addr() + at) / PAGE_SIZE;
+        for len in (1..=BURST_FRAMES).map(|k| k * 997 % PAGE_SIZE + 1) {
+            arena.free_within_page(len, Offload::default()).unwrap().fill(len as u8);
+            let (burst, at) = (arena.burst(), arena.desc(arena.len() - 1).at as usize);
+            assert_eq!(page_of(burst.bytes, at), page_of(burst.bytes, at + len - 1));
+        }
+        assert!(arena.free_within_page(1, Offload::default()).is_none(), "a burst has no more frames");
+        let was = arena.burst().bytes.as_ptr();
+        let old = arena.replace(BurstBuffer::lines(ARENA_BYTES));
+        assert!(arena.is_empty() && old.as_ptr() == was && arena.burst().bytes.as_ptr() != was);
+        // A frame of more than a page begins where the last one ended.
+        assert!(arena.free_within_page(100, Offload::default()).is_some());
+        assert!(arena.free_within_page(MAX_FRAME, Offload::default()).is_some());
+        assert_eq!(arena.desc(1).at, 128);
+    }
 }
