@@ -286,6 +286,8 @@ struct pregrant_map *pk_map(struct pregrant_device *device, u16 of, const u32 *g
 void *pk_map_at(struct pregrant_map *map);
 /* In any context. */
 void pk_unmap(struct pregrant_map *map);
+/* The same for `n` maps, at most PREGRANT_UNMAPS: single pages by one hypercall. */
+void pk_unmap_several(struct pregrant_map **maps, size_t n);
 /* Room for the operations of a hypercall. It waits until there is some. */
 struct pregrant_copies *pk_copies_new(void);
 void pk_copies_free(struct pregrant_copies *copies);

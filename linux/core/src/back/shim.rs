@@ -49,6 +49,8 @@ unsafe extern "C" {
     pub fn pk_map_at(map: Map) -> *mut u8;
     /// In any context.
     pub fn pk_unmap(map: Map);
+    /// The same for `n` maps, at most PREGRANT_UNMAPS: single pages by one hypercall.
+    pub fn pk_unmap_several(maps: *mut Map, n: usize);
 
     // grants.c
     /// Room for the operations of a hypercall. It waits until there is some.
