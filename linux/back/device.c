@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /* The module, its parameters, and the xenbus driver for vifs of guests. */
+#include <linux/delay.h>
 #include <linux/device.h>
 #include <linux/kobject.h>
 #include <linux/module.h>
@@ -80,18 +81,44 @@ static void free_device(struct pregrant_device *dev)
 	free_netdev(dev->netdev);
 }
 
+/*
+ * The guest is connected, by queues that another back has offered. It is left as it is where its
+ * interface's name is taken, as by a process's tap.
+ */
+static int make_room(struct xenbus_device *xbdev, unsigned int handle, unsigned int *max)
+{
+	unsigned int queues_up = xenbus_read_unsigned(xbdev->otherend, "multi-queue-num-queues", 1);
+	struct net_device *other;
+	char name[IFNAMSIZ];
+
+	*max = max(*max, min_t(unsigned int, queues_up, PREGRANT_QUEUES_MAX));
+	snprintf(name, sizeof(name), "vif%u.%u", xbdev->otherend_id, handle);
+	other = dev_get_by_name(&init_net, name);
+	if (!other)
+		return 0;
+	dev_put(other);
+	dev_warn(&xbdev->dev, "left to another back: there is an interface %s\n", name);
+	return -EEXIST;
+}
+
 static int probe_device(struct xenbus_device *xbdev)
 {
 	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_DEFAULT);
 	struct net_device *netdev;
 	struct pregrant_device *dev;
-	unsigned int handle, k;
+	unsigned int handle, state, k;
 	char *script;
 	int ret;
 
 	if (xenbus_scanf(XBT_NIL, xbdev->nodename, "handle", "%u", &handle) != 1) {
 		xenbus_dev_fatal(xbdev, -EINVAL, "its key `handle` is no number");
 		return -EINVAL;
+	}
+	state = xenbus_read_unsigned(xbdev->nodename, "state", XenbusStateUnknown);
+	if (state == XenbusStateConnected) {
+		ret = make_room(xbdev, handle, &max);
+		if (ret)
+			return ret;
 	}
 	netdev = pregrant_netdev_new(xbdev, handle, max);
 	if (!netdev)
@@ -117,7 +144,8 @@ static int probe_device(struct xenbus_device *xbdev)
 	dev->script = IS_ERR(script) ? NULL : script;
 	dev->back = pregrant_back_new(dev, xbdev->otherend_id, handle, max);
 	/* xenbus does not write a state that it takes for the one in xenstore. */
-	xbdev->state = xenbus_read_unsigned(xbdev->nodename, "state", XenbusStateUnknown);
+	xbdev->state = state;
+	dev->was_left = state == XenbusStateConnected;
 	dev->bound = true;
 	mutex_lock(&devices);
 	dev_set_drvdata(&xbdev->dev, dev);
@@ -150,12 +178,15 @@ static void take_away(struct xenbus_device *xbdev)
 {
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
 	unsigned int flags = memalloc_noio_save(); /* see heap.c */
+	bool is_left;
 
 	unregister_xenbus_watch(&dev->watch);
 	pregrant_files_remove(dev);
 	mutex_lock(&dev->control);
 	dev->bound = false;
-	pregrant_end(dev);
+	is_left = pregrant_leave(dev);
+	if (!is_left)
+		pregrant_end(dev);
 	mutex_unlock(&dev->control);
 	/* Nothing wakes control any more: no watch, no poll. */
 	cancel_delayed_work_sync(&dev->work);
@@ -170,6 +201,8 @@ static void take_away(struct xenbus_device *xbdev)
 	if (dev->registered)
 		unregister_netdev(dev->netdev);
 	free_device(dev);
+	if (!is_left)
+		xenbus_switch_state(xbdev, XenbusStateClosed);
 	memalloc_noio_restore(flags);
 }
 
@@ -213,6 +246,7 @@ static struct xenbus_driver driver = {
 	/* "vif" is the name of xen-netback. */
 	.name = "pregrant_back",
 	.ids = ids,
+	.allow_rebind = true,
 	.probe = probe,
 	.remove = PREGRANT_REMOVE(take_away),
 	.uevent = uevent,
@@ -237,14 +271,32 @@ static int __init pregrant_init(void)
 	pregrant_control = alloc_workqueue("pregrant_back", WQ_UNBOUND, 0);
 	if (!pregrant_control)
 		return -ENOMEM;
-	ret = xenbus_register_backend(&driver);
+	/* Without an owner: vifs do not keep the module, and are left to the next back. */
+	ret = __xenbus_register_backend(&driver, NULL, NULL);
 	if (ret)
 		destroy_workqueue(pregrant_control);
 	return ret;
 }
 
+static int hold_device(struct device *device, void *any)
+{
+	struct pregrant_device *dev;
+
+	device_lock(device); /* not while it is taken away */
+	dev = dev_get_drvdata(device);
+	if (dev)
+		*(bool *)any |= pregrant_hold(dev);
+	device_unlock(device);
+	return 0;
+}
+
 static void __exit pregrant_exit(void)
 {
+	bool any = false;
+
+	/* All at once, so that not each waits for those before it. */
+	if (!driver_for_each_device(&driver.driver, NULL, &any, hold_device) && any)
+		msleep(PREGRANT_ON_THE_WAY_MS);
 	xenbus_unregister_driver(&driver);
 	destroy_workqueue(pregrant_control);
 	pregrant_maps_end();
