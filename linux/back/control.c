@@ -350,8 +350,8 @@ static bool settle(struct pregrant_device *dev)
 }
 
 /*
- * Called with `control` held, when the driver lets go of the device: leaves it connected for the next
- * back. False: it must end.
+ * Called with `control` held, when the driver lets go of the device: leaves it connected for the
+ * next back. False: it must end.
  */
 bool pregrant_leave(struct pregrant_device *dev)
 {

@@ -8,8 +8,8 @@
 //!   .../drivers_autoprobe                            0: what is new is left to us...
 //!   .../drivers_probe                                "vbd-5-51712": ...and what is not ours the kernel gets by name
 //! ```
-//! Unbinding a vif drains it and leaves its state at 4 (netback since 2019), so a guest notices only
-//! a pause (docs/protocol 1.1).
+//! Unbinding a vif drains it and leaves its state at 4 (netback since 2019), so a guest notices
+//! only a pause (docs/protocol 1.1).
 //!
 //! What a guest may do: nothing, it is not involved.
 
