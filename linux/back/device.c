@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /* The module, its parameters, and the xenbus driver for vifs of guests. */
+#include <linux/completion.h>
 #include <linux/delay.h>
 #include <linux/device.h>
 #include <linux/kobject.h>
@@ -282,13 +283,32 @@ static int hold_device(struct device *device, void *any)
 {
 	struct pregrant_device *dev;
 
-	device_lock(device); /* not while it is taken away */
+	/* Who takes it away has the lock, and waits for those who walk over the driver's devices. */
+	if (!device_trylock(device))
+		return 0;
 	dev = dev_get_drvdata(device);
 	if (dev)
 		*(bool *)any |= pregrant_hold(dev);
 	device_unlock(device);
 	return 0;
 }
+
+/*
+ * xenbus takes a device away under its lock, and waits for the kernel's thread of watches, which may
+ * wait for that lock, as its guest is gone. So it is that thread that takes them all away.
+ */
+static DECLARE_COMPLETION(unregistered);
+
+static void unregister(struct xenbus_watch *watch, const char *path, const char *token)
+{
+	if (completion_done(&unregistered))
+		return;
+	xenbus_unregister_driver(&driver);
+	complete_all(&unregistered);
+}
+
+/* It fires as it is registered. */
+static struct xenbus_watch leaves = { .node = "domid", .callback = unregister };
 
 static void __exit pregrant_exit(void)
 {
@@ -297,7 +317,12 @@ static void __exit pregrant_exit(void)
 	/* All at once, so that not each waits for those before it. */
 	if (!driver_for_each_device(&driver.driver, NULL, &any, hold_device) && any)
 		msleep(PREGRANT_ON_THE_WAY_MS);
-	xenbus_unregister_driver(&driver);
+	if (register_xenbus_watch(&leaves)) {
+		xenbus_unregister_driver(&driver);
+	} else {
+		wait_for_completion(&unregistered);
+		unregister_xenbus_watch(&leaves);
+	}
 	destroy_workqueue(pregrant_control);
 	pregrant_maps_end();
 	if (atomic64_read(&pregrant_maps) || atomic64_read(&pregrant_maps_lost))

@@ -438,12 +438,12 @@ impl Back {
     #[inline(never)]
     fn take_up(&mut self) -> Result<bool, ConnectError<BusError>> {
         let Back { p, bus, vif, most_queues, .. } = self;
-        if vif.inherit(bus).map_err(ConnectError::Keys)? != PreviousState::Connected {
-            return Ok(false);
-        }
         // Drivers of the kernel leave a vif in good order; a process may have died.
         if bus.own_text(INTERFACE_OF_PROCESS).map_err(ConnectError::Keys)?.is_none() {
             vif.take_from_kernel();
+        }
+        if vif.inherit(bus).map_err(ConnectError::Keys)? != PreviousState::Connected {
+            return Ok(false);
         }
         if !vif.reattach(p, bus, &mut |_, _| None)? {
             return Ok(false);
