@@ -41,6 +41,8 @@ use std::time::{Duration, Instant};
 const SERVES: Serves = Serves::Vifs;
 /// The time that the kernel may need to connect a vif that was given back to it.
 const DYING: Duration = Duration::from_secs(1);
+/// The time within which a guest's driver sees a state.
+const SEEN: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &BackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
@@ -109,9 +111,26 @@ impl Taken {
         let hold = Handover::begin(Device::new(*id, Side::Back), &mut self.xs)?;
         hold.drain();
         let unbound = self.kernel.unbind(driver, id);
-        let notes = let_go(hold, &mut self.xs);
+        let mut notes = let_go(hold, &mut self.xs);
         unbound?;
+        if driver == KernelDriver::Module
+            && let Err(e) = self.ask_again(id)
+        {
+            notes
+                .push((Level::Warn, format!("what its guest asked of the kernel's module is not kept: {e}")));
+        }
         Ok(notes)
+    }
+
+    /// Writes state 2, which becomes 4 as the rings are taken up: a front with a control ring then
+    /// asks again for what it has asked of the module there (docs/protocol 1.1).
+    fn ask_again(&mut self, id: &DeviceId) -> Result<()> {
+        let device = Device::new(*id, Side::Back);
+        if device.get::<u32, _>(&mut self.xs, "ctrl-ring-ref")?.is_some() {
+            device.set_state(&mut self.xs, XenbusState::InitWait)?;
+            std::thread::sleep(SEEN);
+        }
+        Ok(())
     }
 }
 
