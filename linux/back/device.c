@@ -193,8 +193,9 @@ static void take_away(struct xenbus_device *xbdev)
 	cancel_delayed_work_sync(&dev->work);
 	if (dev->registered) {
 		kobject_uevent(&xbdev->dev.kobj, KOBJ_OFFLINE);
-		/* The next backend waits for its own script. */
+		/* The next backend waits for its own script. No process was the last. */
 		xenbus_rm(XBT_NIL, xbdev->nodename, "hotplug-status");
+		xenbus_rm(XBT_NIL, xbdev->nodename, "pregrant-interface");
 	}
 	mutex_lock(&devices);
 	dev_set_drvdata(&xbdev->dev, NULL);
