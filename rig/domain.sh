@@ -50,7 +50,7 @@ tidy_up() {
 		say "left running: $_domain"
 		xl destroy "$_domain"
 	done
-	# It would take the vifs of the scenarios that follow. One that has vifs still is not unloaded.
+	# It would take the vifs of the scenarios that follow.
 	[ ! -d /sys/module/pregrant_back ] || within 10 rmmod pregrant_back || say "pregrant_back stays"
 	for _program in pregrant pregrant-lab iperf3 tail conformance; do killall -q "$_program"; done
 	rmmod xen-netback xen-blkback 2>/dev/null

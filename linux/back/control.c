@@ -6,11 +6,15 @@
  *   first run   the interface is made: it is there before state 2
  *   2           the front's keys are awaited, and the toolstack's script (`hotplug-status`)
  *   4           the queues are polled; carrier, once the guest takes frames
- *   5, 6        at the guest's, at `online` = 0, after a fault, and at remove: nothing stays mapped
+ *   5, 6        at the guest's, at `online` = 0, after a fault: nothing stays mapped
+ *   remove      4 stays, and the rings with it, for the next back; else 5, 6
+ *
+ * A vif that another back has left at 4 is connected by the first run.
  *
  * A guest cannot make control run all the time: after RUNS_AT_ONCE runs each further one costs a
  * pause.
  */
+#include <linux/delay.h>
 #include <linux/rtnetlink.h>
 #include <linux/sched/mm.h>
 
@@ -21,6 +25,8 @@
 #define STEPS_MAX 8
 /* Turns of the guest's control ring in one run: each executes some requests. */
 #define RING_TURNS 16
+/* Within which what was taken of a guest that is left to another back must be answered. */
+#define PREGRANT_SETTLE_SECONDS 10
 
 /* In any context. */
 void pregrant_wake_control(struct pregrant_device *dev)
@@ -179,19 +185,27 @@ static void follow_link(struct pregrant_device *dev)
 	}
 }
 
+static void poll_queues(struct pregrant_device *dev)
+{
+	unsigned int k;
+
+	local_bh_disable();
+	for (k = 0; k < dev->queues_up; k++)
+		pregrant_queue_wake(&dev->queues[k]);
+	local_bh_enable();
+}
+
 /* Serves the guest's control ring, if it has one. False: the guest broke the protocol on it. */
 static bool serve_ring(struct pregrant_device *dev)
 {
-	unsigned int turns, k;
+	unsigned int turns;
 	int more = 1;
 
 	for (turns = 0; more > 0 && turns < RING_TURNS; turns++) {
 		more = pregrant_back_ring_turn(dev->back);
 		/* Queues have a part in some requests. */
-		local_bh_disable();
-		for (k = 0; more > 0 && k < dev->queues_up; k++)
-			pregrant_queue_wake(&dev->queues[k]);
-		local_bh_enable();
+		if (more > 0)
+			poll_queues(dev);
 	}
 	if (more > 0)
 		pregrant_wake_control(dev);
@@ -208,8 +222,11 @@ static void follow(struct pregrant_device *dev)
 			return;
 		}
 	}
-	if (test_and_clear_bit(PREGRANT_EV_RATE, &dev->events))
+	if (test_and_clear_bit(PREGRANT_EV_RATE, &dev->events)) {
 		pregrant_back_rate(dev->back);
+		/* Their next poll may be as late as the last rate asked for. */
+		poll_queues(dev);
+	}
 	for (steps = 0; steps < STEPS_MAX; steps++) {
 		switch (pregrant_guest_step(dev)) {
 		case PREGRANT_BACK_RECALL:
@@ -224,6 +241,9 @@ static void follow(struct pregrant_device *dev)
 			continue;
 		case PREGRANT_BACK_CLOSED:
 			disconnected(dev);
+			break;
+		case PREGRANT_BACK_LATER:
+			queue_delayed_work(pregrant_control, &dev->work, HZ / 20);
 			break;
 		case PREGRANT_BACK_FAILED:
 			fail(dev);
@@ -250,7 +270,11 @@ static bool has_interface(struct pregrant_device *dev)
 		return true;
 	ret = register_netdev(dev->netdev);
 	if (ret) {
-		xenbus_dev_fatal(dev->xbdev, ret, "no interface %s", dev->netdev->name);
+		/* A guest that is connected may wait for another back. */
+		if (dev->was_left)
+			xenbus_dev_error(dev->xbdev, ret, "no interface %s", dev->netdev->name);
+		else
+			xenbus_dev_fatal(dev->xbdev, ret, "no interface %s", dev->netdev->name);
 		dev->bound = false;
 		return false;
 	}
@@ -282,4 +306,66 @@ void pregrant_end(struct pregrant_device *dev)
 		pregrant_back_close(dev->back);
 	pregrant_back_end(dev->back);
 	disconnected(dev);
+}
+
+/*
+ * Called with `control` held: the guest's frames wait on its ring from now on, those for it go on.
+ * True: they did not before.
+ */
+static bool hold(struct pregrant_device *dev)
+{
+	if (dev->held || !dev->queues_up || !pregrant_back_may_leave(dev->back))
+		return false;
+	dev->held = true;
+	return pregrant_back_hold(dev->back);
+}
+
+/* Before the module goes with all of its vifs. */
+bool pregrant_hold(struct pregrant_device *dev)
+{
+	unsigned int flags = memalloc_noio_save(); /* see heap.c */
+	bool is_new;
+
+	mutex_lock(&dev->control);
+	is_new = dev->bound && hold(dev);
+	mutex_unlock(&dev->control);
+	memalloc_noio_restore(flags);
+	return is_new;
+}
+
+/* Called with `control` held: answers what the queues have taken. False: not all of it. */
+static bool settle(struct pregrant_device *dev)
+{
+	unsigned long until = jiffies + PREGRANT_SETTLE_SECONDS * HZ;
+	bool is_last;
+	int left;
+
+	do {
+		is_last = time_after(jiffies, until);
+		left = pregrant_back_settle(dev->back, is_last);
+		if (left > 0 && !is_last)
+			msleep(10);
+	} while (left > 0 && !is_last);
+	return !left;
+}
+
+/*
+ * Called with `control` held, when the driver lets go of the device: leaves it connected for the
+ * next back. False: it must end.
+ */
+bool pregrant_leave(struct pregrant_device *dev)
+{
+	if (pregrant_back_is_untouched(dev->back))
+		return true;
+	if (hold(dev))
+		msleep(PREGRANT_ON_THE_WAY_MS);
+	if (!dev->held || !pregrant_back_may_leave(dev->back))
+		return false;
+	if (stop_queues(dev) || !settle(dev)) {
+		pregrant_back_close(dev->back);
+		return false;
+	}
+	pregrant_back_leave(dev->back);
+	disconnected(dev);
+	return true;
 }

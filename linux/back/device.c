@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /* The module, its parameters, and the xenbus driver for vifs of guests. */
+#include <linux/completion.h>
+#include <linux/delay.h>
 #include <linux/device.h>
 #include <linux/kobject.h>
 #include <linux/module.h>
@@ -80,18 +82,44 @@ static void free_device(struct pregrant_device *dev)
 	free_netdev(dev->netdev);
 }
 
+/*
+ * The guest is connected, by queues that another back has offered. It is left as it is where its
+ * interface's name is taken, as by a process's tap.
+ */
+static int make_room(struct xenbus_device *xbdev, unsigned int handle, unsigned int *max)
+{
+	unsigned int queues_up = xenbus_read_unsigned(xbdev->otherend, "multi-queue-num-queues", 1);
+	struct net_device *other;
+	char name[IFNAMSIZ];
+
+	*max = max(*max, min_t(unsigned int, queues_up, PREGRANT_QUEUES_MAX));
+	snprintf(name, sizeof(name), "vif%u.%u", xbdev->otherend_id, handle);
+	other = dev_get_by_name(&init_net, name);
+	if (!other)
+		return 0;
+	dev_put(other);
+	dev_warn(&xbdev->dev, "left to another back: there is an interface %s\n", name);
+	return -EEXIST;
+}
+
 static int probe_device(struct xenbus_device *xbdev)
 {
 	unsigned int max = queues ? queues : min_t(unsigned int, num_online_cpus(), QUEUES_DEFAULT);
 	struct net_device *netdev;
 	struct pregrant_device *dev;
-	unsigned int handle;
+	unsigned int handle, state;
 	char *script;
 	int ret;
 
 	if (xenbus_scanf(XBT_NIL, xbdev->nodename, "handle", "%u", &handle) != 1) {
 		xenbus_dev_fatal(xbdev, -EINVAL, "its key `handle` is no number");
 		return -EINVAL;
+	}
+	state = xenbus_read_unsigned(xbdev->nodename, "state", XenbusStateUnknown);
+	if (state == XenbusStateConnected) {
+		ret = make_room(xbdev, handle, &max);
+		if (ret)
+			return ret;
 	}
 	netdev = pregrant_netdev_new(xbdev, handle, max);
 	if (!netdev)
@@ -117,7 +145,8 @@ static int probe_device(struct xenbus_device *xbdev)
 	dev->script = IS_ERR(script) ? NULL : script;
 	dev->back = pregrant_back_new(dev, xbdev->otherend_id, handle, max);
 	/* xenbus does not write a state that it takes for the one in xenstore. */
-	xbdev->state = xenbus_read_unsigned(xbdev->nodename, "state", XenbusStateUnknown);
+	xbdev->state = state;
+	dev->was_left = state == XenbusStateConnected;
 	dev->bound = true;
 	mutex_lock(&devices);
 	dev_set_drvdata(&xbdev->dev, dev);
@@ -150,19 +179,23 @@ static void take_away(struct xenbus_device *xbdev)
 {
 	struct pregrant_device *dev = dev_get_drvdata(&xbdev->dev);
 	unsigned int flags = memalloc_noio_save(); /* see heap.c */
+	bool is_left;
 
 	unregister_xenbus_watch(&dev->watch);
 	pregrant_files_remove(dev);
 	mutex_lock(&dev->control);
 	dev->bound = false;
-	pregrant_end(dev);
+	is_left = pregrant_leave(dev);
+	if (!is_left)
+		pregrant_end(dev);
 	mutex_unlock(&dev->control);
 	/* Nothing wakes control any more: no watch, no poll. */
 	cancel_delayed_work_sync(&dev->work);
 	if (dev->registered) {
 		kobject_uevent(&xbdev->dev.kobj, KOBJ_OFFLINE);
-		/* The next backend waits for its own script. */
+		/* The next backend waits for its own script. No process was the last. */
 		xenbus_rm(XBT_NIL, xbdev->nodename, "hotplug-status");
+		xenbus_rm(XBT_NIL, xbdev->nodename, "pregrant-interface");
 	}
 	mutex_lock(&devices);
 	dev_set_drvdata(&xbdev->dev, NULL);
@@ -170,6 +203,8 @@ static void take_away(struct xenbus_device *xbdev)
 	if (dev->registered)
 		unregister_netdev(dev->netdev);
 	free_device(dev);
+	if (!is_left)
+		xenbus_switch_state(xbdev, XenbusStateClosed);
 	memalloc_noio_restore(flags);
 }
 
@@ -213,6 +248,7 @@ static struct xenbus_driver driver = {
 	/* "vif" is the name of xen-netback. */
 	.name = "pregrant_back",
 	.ids = ids,
+	.allow_rebind = true,
 	.probe = probe,
 	.remove = PREGRANT_REMOVE(take_away),
 	.uevent = uevent,
@@ -237,15 +273,57 @@ static int __init pregrant_init(void)
 	pregrant_control = alloc_workqueue("pregrant_back", WQ_UNBOUND, 0);
 	if (!pregrant_control)
 		return -ENOMEM;
-	ret = xenbus_register_backend(&driver);
+	/* Without an owner: vifs do not keep the module, and are left to the next back. */
+	ret = __xenbus_register_backend(&driver, NULL, NULL);
 	if (ret)
 		destroy_workqueue(pregrant_control);
 	return ret;
 }
 
+static int hold_device(struct device *device, void *any)
+{
+	struct pregrant_device *dev;
+
+	/* Who takes it away has the lock, and waits for those who walk over the driver's devices. */
+	if (!device_trylock(device))
+		return 0;
+	dev = dev_get_drvdata(device);
+	if (dev)
+		*(bool *)any |= pregrant_hold(dev);
+	device_unlock(device);
+	return 0;
+}
+
+/*
+ * xenbus takes a device away under its lock, and waits for the kernel's thread of watches, which may
+ * wait for that lock, as its guest is gone. So it is that thread that takes them all away.
+ */
+static DECLARE_COMPLETION(unregistered);
+
+static void unregister(struct xenbus_watch *watch, const char *path, const char *token)
+{
+	if (completion_done(&unregistered))
+		return;
+	xenbus_unregister_driver(&driver);
+	complete_all(&unregistered);
+}
+
+/* It fires as it is registered. */
+static struct xenbus_watch leaves = { .node = "domid", .callback = unregister };
+
 static void __exit pregrant_exit(void)
 {
-	xenbus_unregister_driver(&driver);
+	bool any = false;
+
+	/* All at once, so that not each waits for those before it. */
+	if (!driver_for_each_device(&driver.driver, NULL, &any, hold_device) && any)
+		msleep(PREGRANT_ON_THE_WAY_MS);
+	if (register_xenbus_watch(&leaves)) {
+		xenbus_unregister_driver(&driver);
+	} else {
+		wait_for_completion(&unregistered);
+		unregister_xenbus_watch(&leaves);
+	}
 	destroy_workqueue(pregrant_control);
 	pregrant_maps_end();
 	if (atomic64_read(&pregrant_maps) || atomic64_read(&pregrant_maps_lost))

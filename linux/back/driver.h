@@ -37,6 +37,8 @@
 #include "pregrant.h"
 
 #define PREGRANT_FRAME_MAX 65535
+/* Before a vif goes to another back: what is under way to the guest may come for so long. */
+#define PREGRANT_ON_THE_WAY_MS 100
 #define PREGRANT_MTU_MAX (PREGRANT_FRAME_MAX - 18)
 /* What may wait for a guest in each queue; above it the stack's queue is stopped. */
 #define PREGRANT_WAIT_FRAMES 512
@@ -124,6 +126,8 @@ struct pregrant_device {
 	struct list_head channels; /* event channels */
 	bool bound; /* between probe and remove; control runs only then */
 	bool registered; /* the interface exists */
+	bool was_left; /* at probe another back's, connected */
+	bool held; /* its guest's frames wait on the ring, for the next back */
 
 	struct mutex queues_lock;
 	unsigned int queues_up; /* under `queues_lock`: queues that are polled; 0: not connected */
@@ -159,6 +163,8 @@ extern unsigned int pregrant_guest_pages; /* most that a guest may have mapped *
 void pregrant_control_work(struct work_struct *work);
 void pregrant_wake_control(struct pregrant_device *dev);
 void pregrant_end(struct pregrant_device *dev);
+bool pregrant_hold(struct pregrant_device *dev);
+bool pregrant_leave(struct pregrant_device *dev);
 void pregrant_note_paths(struct pregrant_device *dev);
 
 /* netdev.c */

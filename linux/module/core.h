@@ -350,8 +350,8 @@ struct pregrant_back *pregrant_back_new(struct pregrant_device *device, u16 of, 
 /*
  * Reads the front's xenbus state and makes the steps that it allows. Returns a PREGRANT_BACK_*:
  * RECALL: call pregrant_back_stop_queues, then this again; CONNECTED: prepare the interface,
- * and call pregrant_back_say_connected, pregrant_back_start_queues; FAILED: call
- * pregrant_back_stop_queues, pregrant_back_close.
+ * and call pregrant_back_say_connected, pregrant_back_start_queues; LATER: call this again in
+ * 50 ms; FAILED: call pregrant_back_stop_queues, pregrant_back_close.
  */
 u32 pregrant_back_step(struct pregrant_back *back);
 /*
@@ -380,6 +380,29 @@ struct pregrant_back_counters *pregrant_back_queue_counters(const struct pregran
 u32 pregrant_back_stop_queues(struct pregrant_back *back);
 /* Closes the vif, because a step failed or its guest broke the protocol. */
 void pregrant_back_close(struct pregrant_back *back);
+/*
+ * True if nothing was read of the vif's state yet: it is as another back, or the toolstack, has
+ * left it.
+ */
+bool pregrant_back_is_untouched(const struct pregrant_back *back);
+/*
+ * True if the next back may go on with the rings: both ends are connected, and the toolstack
+ * wants the vif to stay.
+ */
+bool pregrant_back_may_leave(struct pregrant_back *back);
+/* Takes no more frames of the guest. False: someone holds them already. */
+bool pregrant_back_hold(struct pregrant_back *back);
+/*
+ * After pregrant_back_stop_queues: answers what can be answered of the requests that were
+ * taken. Returns how many have no answer; below 0, or if this was the last call and there are
+ * some: call pregrant_back_close.
+ */
+int pregrant_back_settle(struct pregrant_back *back, bool is_last);
+/*
+ * Leaves the rings to the next back, at state 4: what waits for the guest is delivered as far
+ * as there is room.
+ */
+void pregrant_back_leave(struct pregrant_back *back);
 /*
  * Closes the vif for good: what waits for the guest is delivered as far as there is room, then
  * states 5 and 6 are written.

@@ -89,6 +89,7 @@ enum pregrant_back_step {
 	PREGRANT_BACK_CONNECTED,
 	PREGRANT_BACK_CLOSED,
 	PREGRANT_BACK_FAILED,
+	PREGRANT_BACK_LATER,
 };
 
 /* Results of pregrant_back_takes(): what the guest accepts. */

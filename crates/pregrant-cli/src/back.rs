@@ -69,14 +69,15 @@ pub struct BackArgs {
     /// The others are left to the kernel's netback. May be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen)]
     vif: Vec<DeviceChoice>,
-    /// Take a running guest's vif from the kernel's netback and serve it
+    /// Take a running guest's vif from the kernel's netback, or from pregrant_back.ko
     ///
     /// Nothing is served beside it but what --take and --vif name. May be repeated
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with = "loopback")]
     take: Vec<DeviceChoice>,
-    /// Give vifs to the kernel's netback
+    /// Give vifs to the kernel's netback, or to its module pregrant_back where that is loaded
     ///
-    /// With --take at the end, else at once those that a stopped backend left connected
+    /// With --take at the end, else at once those that a stopped backend left connected. The
+    /// interface of one that the module took up by itself is plugged in
     #[arg(long, value_name = "DOMID[.HANDLE]", value_parser = chosen, conflicts_with_all = ["loopback", "vif", "close"])]
     give_back: Vec<DeviceChoice>,
     /// Connect vifs to taps of this machine, or to one switch

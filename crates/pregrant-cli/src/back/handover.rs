@@ -1,12 +1,12 @@
-//! Keeps a guest's frames waiting in its ring while its vif changes hands between the kernel's
-//! netback and this one.
+//! Keeps a guest's frames waiting in its ring while its vif changes hands between a driver of the
+//! kernel, netback or the module of linux/back, and this process.
 //!
 //! ```text
 //!   take:       hold, wait 100 ms | unbind: the interface goes, and answers that are under way to the guest with it
 //!   give back:  hold              | bind: the kernel reads the ring before the bridge forwards | let go
 //! ```
-//! Netback watches the vif's key `rate`, the toolstack's limit: a rate of
-//! next to nothing stops it from reading the guest's ring (docs/protocol 6, Credit, is the same
+//! Both watch the vif's key `rate`, the toolstack's limit: a rate of
+//! next to nothing stops them from reading the guest's ring (docs/protocol 6, Credit, is the same
 //! limit at our end). The key is put back as it was. If this process is killed in between, the
 //! toolstack's setting is kept in [`KEPT`], and the next backend that finds the vif puts it back.
 //!

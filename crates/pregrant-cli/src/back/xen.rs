@@ -6,8 +6,8 @@
 //!   /run/pregrant-back/vif5.0/   what outlives this process
 //!   /run/pregrant-back/back-0.status    what `pregrant top` reads
 //! ```
-//! Where the kernel's netback is loaded too, the vifs that are served here are kept from it, and
-//! the others are left to it.
+//! Where the kernel's netback, or the module of linux/back, is loaded too, the vifs that are served
+//! here are kept from it, and the others are left to it.
 
 use super::handover::Handover;
 use super::{BackArgs, Port, Result, at_switch, capture_files, captured, classes, taps};
@@ -31,7 +31,7 @@ use pregrant_host::drivers::net::port_provider::{INTERFACE, Notes, Ports, usual_
 use pregrant_host::drivers::net::taps::{plug_in, remove_left};
 use pregrant_host::drivers::recovery::{FileRecovery, Lock};
 use pregrant_host::drivers::{DeviceChoice, Hotplug, HotplugConfig, PortProvider, RemoteSide};
-use pregrant_host::linux::{KernelBack, module_back};
+use pregrant_host::linux::{KernelBack, KernelDriver};
 use pregrant_host::ports::netdev_ioctl::Interface;
 use pregrant_host::ports::switch::Switch;
 use std::cell::RefCell;
@@ -41,6 +41,8 @@ use std::time::{Duration, Instant};
 const SERVES: Serves = Serves::Vifs;
 /// The time that the kernel may need to connect a vif that was given back to it.
 const DYING: Duration = Duration::from_secs(1);
+/// The time within which a guest's driver sees a state.
+const SEEN: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &BackArgs) -> Result<()> {
     let stop = Stop::on_signals()?;
@@ -92,7 +94,7 @@ pub(super) fn run(args: &BackArgs) -> Result<()> {
     give_back(domid, &mut Client::new(UnixTransport::find()?), &args.give_back)
 }
 
-/// A remote side for vifs that the kernel's netback serves until the last moment.
+/// A remote side for vifs that a driver of the kernel serves until the last moment.
 struct Taken {
     kernel: KernelBack,
     xs: Client<UnixTransport>,
@@ -104,14 +106,31 @@ struct Taken {
 }
 
 impl Taken {
-    /// Takes a vif from the kernel, once the frames that its guest sent are answered.
-    fn unbind(&mut self, id: &DeviceId) -> Result<Notes> {
+    /// Takes a vif from this driver, once the frames that its guest sent are answered.
+    fn unbind(&mut self, driver: KernelDriver, id: &DeviceId) -> Result<Notes> {
         let hold = Handover::begin(Device::new(*id, Side::Back), &mut self.xs)?;
         hold.drain();
-        let unbound = self.kernel.unbind(id);
-        let notes = let_go(hold, &mut self.xs);
+        let unbound = self.kernel.unbind(driver, id);
+        let mut notes = let_go(hold, &mut self.xs);
         unbound?;
+        if driver == KernelDriver::Module
+            && let Err(e) = self.ask_again(id)
+        {
+            notes
+                .push((Level::Warn, format!("what its guest asked of the kernel's module is not kept: {e}")));
+        }
         Ok(notes)
+    }
+
+    /// Writes state 2, which becomes 4 as the rings are taken up: a front with a control ring then
+    /// asks again for what it has asked of the module there (docs/protocol 1.1).
+    fn ask_again(&mut self, id: &DeviceId) -> Result<()> {
+        let device = Device::new(*id, Side::Back);
+        if device.get::<u32, _>(&mut self.xs, "ctrl-ring-ref")?.is_some() {
+            device.set_state(&mut self.xs, XenbusState::InitWait)?;
+            std::thread::sleep(SEEN);
+        }
+        Ok(())
     }
 }
 
@@ -144,10 +163,10 @@ impl PortProvider for Taken {
         place: &HotplugConfig,
         live: bool,
     ) -> std::result::Result<Notes, String> {
-        if self.is_kernels(id) && self.kernel.has(id) {
-            let mut notes = self.unbind(id).map_err(|e| e.to_string())?;
+        if let Some(driver) = self.kernel.driver(id).filter(|_| self.is_kernels(id)) {
+            let mut notes = self.unbind(driver, id).map_err(|e| e.to_string())?;
             self.taken.push(*id);
-            notes.insert(0, (Level::Info, "taken from the kernel's netback".into()));
+            notes.insert(0, (Level::Info, format!("taken from {driver}")));
             return match self.inner.found(id, place, live) {
                 Ok(more) => {
                     notes.extend(more);
@@ -158,10 +177,10 @@ impl PortProvider for Taken {
                     // and again.
                     self.take.borrow_mut().retain(|c| !c.names(id.front.0, id.handle));
                     self.taken.retain(|taken| taken != id);
-                    match self.kernel.bind(id) {
-                        Ok(()) => Err(format!("{why}; the kernel's netback has it again")),
+                    match self.kernel.bind(driver, id) {
+                        Ok(()) => Err(format!("{why}; {driver} has it again")),
                         Err(e) => Err(format!(
-                            "{why}; the kernel's netback does not take the vif back: {e}; no backend serves it"
+                            "{why}; {driver} does not take the vif back: {e}; no backend serves it"
                         )),
                     }
                 }
@@ -192,9 +211,9 @@ impl PortProvider for Taken {
 /// no backends.
 fn keep_kernel_off(args: &BackArgs) -> Result<Option<Rc<KeptOff>>> {
     let kernel = KernelBack::of(Class::VIF);
-    if let (false, Some(vif)) = (kernel.is_loaded(), args.take.first()) {
+    if let (None, Some(vif)) = (kernel.loaded(), args.take.first()) {
         return Err(format!(
-            "--take {}: the kernel has no netback (xen-netback is not loaded), so there is nothing to take; to serve \
+            "--take {}: the kernel has no netback (neither xen-netback nor pregrant_back is loaded), so there is nothing to take; to serve \
              the vif use --vif, or neither",
             vif.front
         )
@@ -211,36 +230,28 @@ fn is_named(chosen: &[DeviceChoice], id: &DeviceId) -> bool {
 /// Returns the reason why a vif is left to the kernel. None: the kernel does not have it, or it
 /// must be taken over.
 fn had_by_kernel(kernel: &KernelBack, take: &[DeviceChoice], id: &DeviceId) -> Option<String> {
-    let driver = kernel.driver(id).filter(|_| !is_named(take, id))?;
-    let (front, handle) = (id.front.0, id.handle);
-    Some(if driver == module_back::NAME {
-        // It closes the vif: there is no hand-over yet.
+    kernel.driver(id).filter(|_| !is_named(take, id)).map(|driver| {
+        let (front, handle) = (id.front.0, id.handle);
         format!(
-            "the kernel's module {driver} has it. To serve it here, its guest being shut down or disconnected: \
-                 echo vif-{front}-{handle} > /sys/bus/xen-backend/drivers/{driver}/unbind"
-        )
-    } else {
-        format!(
-            "the kernel's netback has it. To take it over while its guest runs: pregrant back --take {front}.{handle}"
+            "{driver} has it. To take it over while its guest runs: pregrant back --take {front}.{handle}"
         )
     })
 }
 
-/// Binds the vifs that this process does not serve to the kernel's netback, which continues their
+/// Binds the vifs that this process does not serve to the kernel's driver, which continues their
 /// live rings.
 fn give_back(domid: DomId, xs: &mut Client<UnixTransport>, chosen: &[DeviceChoice]) -> Result<()> {
     let kernel = KernelBack::of(Class::VIF);
-    if !kernel.is_loaded() {
-        return Err("the kernel has no netback: modprobe xen-netback".into());
-    }
+    let Some(driver) = kernel.loaded() else {
+        return Err("the kernel has no netback: modprobe xen-netback, or insmod pregrant_back.ko".into());
+    };
     let vifs = devices_of(SERVES, domid, xs, chosen)?;
     if vifs.is_empty() {
         return Err(missing(&devices_of(SERVES, domid, xs, &[])?, domid).into());
     }
     let mut failed = None;
     for id in vifs {
-        match give_one(&kernel, &id, xs)
-            .map_err(|e| format!("{id}: not given back to the kernel's netback: {e}"))
+        match give_one(&kernel, driver, &id, xs).map_err(|e| format!("{id}: not given back to {driver}: {e}"))
         {
             Ok(said) => screen::print(format_args!("{id}: {said}"))?,
             // The others' guests wait too.
@@ -264,33 +275,50 @@ fn missing(there: &[DeviceId], domid: DomId) -> String {
 }
 
 /// Gives one vif back to the kernel, and returns the result as text.
-fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) -> Result<&'static str> {
+fn give_one(
+    kernel: &KernelBack,
+    driver: KernelDriver,
+    id: &DeviceId,
+    xs: &mut Client<UnixTransport>,
+) -> Result<String> {
     let device = Device::new(*id, Side::Back);
-    if let Some(driver) = kernel.driver(id) {
-        if driver == module_back::NAME {
-            return Err(
-                format!("the kernel's module {driver} has it; detach the vif from it first, its guest being shut down (docs/linux-back.md)").into(),
-            );
+    if let Some(has) = kernel.driver(id) {
+        // The module takes up what is left as it is loaded, and no script comes for its interface.
+        if has == KernelDriver::Module && is_unplugged(&device, xs)? {
+            let (place, _) = HotplugConfig::read(&device, xs)?;
+            let hold = Handover::begin(device.clone(), xs)?;
+            let given = plug_in_new(id, &place);
+            let reported = device.set(xs, HOTPLUG_STATUS, "connected");
+            log_notes(id, let_go(hold, xs));
+            given?;
+            reported?;
+            return Ok(format!("{has} has it already; its interface is plugged in"));
         }
         if let Some(left) = Handover::left(device, xs)? {
             log_notes(id, let_go(left, xs));
         }
-        return Ok("the kernel's netback has it already");
+        return Ok(format!("{has} has it already"));
     }
     if matches!(device.state(xs)?, XenbusState::Closing | XenbusState::Closed) {
-        return Ok("it is closed, and left alone");
+        return Ok("it is closed, and left alone".into());
     }
     let _lock = Lock::take(&FileRecovery::new(Serves::Vifs.own_dir()).lock_of(id))
         .map_err(|e| format!("{e} (its vifs stay connected meanwhile)"))?;
-    refuse_staged(&device, xs)?;
+    if driver == KernelDriver::Linux {
+        refuse_staged(&device, xs)?;
+    }
     // A tap of this name would be in the way of the kernel's interface.
     let (place, _) = HotplugConfig::read(&device, xs)?;
     remove_left(&place)?;
     device.unset(xs, INTERFACE)?;
     let hold = Handover::begin(device.clone(), xs)?;
-    let forgotten = device.replace_in_transaction(xs, &Pairs::new(), unknown_to_netback);
-    let given = forgotten.map_err(Into::into).and_then(|()| bind_and_plug_in(kernel, id, &place));
-    // The kernel took the key when it was unbound, and does not say 4 without it.
+    let forgotten = match driver {
+        KernelDriver::Linux => device.replace_in_transaction(xs, &Pairs::new(), unknown_to_netback),
+        KernelDriver::Module => Ok(()), // it knows them all, and goes on with what they say
+    };
+    let bound = forgotten.map_err(Into::into).and_then(|()| Ok(kernel.bind(driver, id)?));
+    let given = bound.and_then(|()| plug_in_new(id, &place));
+    // Netback took the key when it was unbound, and does not say 4 without it.
     let reported = device.set(xs, HOTPLUG_STATUS, "connected");
     log_notes(id, let_go(hold, xs));
     given?;
@@ -299,7 +327,7 @@ fn give_one(kernel: &KernelBack, id: &DeviceId, xs: &mut Client<UnixTransport>) 
     while device.state(xs)? != XenbusState::Connected && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    Ok("given to the kernel's netback")
+    Ok(format!("given to {driver}"))
 }
 
 /// Refuses to give back a vif whose front sends from staging buffers. The front would continue to
@@ -321,6 +349,12 @@ fn refuse_staged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<()> 
     Ok(())
 }
 
+/// Returns true if the interface of a vif that is not closed is down, or not there yet.
+fn is_unplugged(device: &Device, xs: &mut Client<UnixTransport>) -> Result<bool> {
+    let is_up = Interface::new(&usual_name(&device.id()))?.is_up().unwrap_or(false);
+    Ok(!is_up && matches!(device.state(xs)?, XenbusState::InitWait | XenbusState::Connected))
+}
+
 /// Logs notes about a vif that moves between the kernel and this process.
 fn log_notes(id: &DeviceId, notes: Notes) {
     for (level, text) in notes {
@@ -329,9 +363,8 @@ fn log_notes(id: &DeviceId, notes: Notes) {
     }
 }
 
-/// Binds a vif to the kernel's driver again, and connects its interface to the network.
-fn bind_and_plug_in(kernel: &KernelBack, id: &DeviceId, place: &HotplugConfig) -> Result<()> {
-    kernel.bind(id)?;
+/// Connects the interface of a vif that a driver of the kernel has just got to the network.
+fn plug_in_new(id: &DeviceId, place: &HotplugConfig) -> Result<()> {
     // No script comes for an interface of a vif that was connected before, nor renames it.
     let interface = Interface::new(&usual_name(id))?;
     let until = Instant::now() + DYING;

@@ -98,18 +98,18 @@ fn served<T: Transport>(
         ours = Some(kernel_module::vif(&vif, &ends, &has));
     }
     let start = |(own, _), left| match own {
-        _ if module.is_some() => format!(
-            "give it to the kernel's module: echo vif-{front_no}-{handle} > /sys/bus/xen-backend/drivers/pregrant_back/bind; or start pregrant back"
-        ),
         XenbusState::Connected if left => {
             "its backend has ended and left it connected: start pregrant back, which goes on with its rings"
                 .into()
         }
         XenbusState::Connected => {
             format!(
-                "start pregrant back; or for the kernel's netback: pregrant back --give-back {front_no}.{handle}"
+                "start pregrant back; or for the kernel's driver, netback or pregrant_back: pregrant back --give-back {front_no}.{handle}"
             )
         }
+        _ if module.is_some() => format!(
+            "give it to the kernel's module: echo vif-{front_no}-{handle} > /sys/bus/xen-backend/drivers/pregrant_back/bind; or start pregrant back"
+        ),
         _ => "start pregrant back, or modprobe xen-netback".into(),
     };
     let mut found = WORDS.served(xs, (id, &vif), (own, front), place, ours, &start)?;

@@ -1,23 +1,43 @@
-//! The kernel's own netback and blkback, which claim the same vifs and vbds: which driver has a
-//! device, and how a vif moves between them and this process, by sysfs.
+//! The kernel's own backends, which claim the same vifs and vbds: netback, the module of linux/back
+//! and blkback. Which driver has a device, and how a vif moves between them and this process, by
+//! sysfs.
 //!
 //! ```text
-//!   /sys/bus/xen-backend/devices/vif-5-0/driver      a link to drivers/vif: the kernel has it
+//!   /sys/bus/xen-backend/devices/vif-5-0/driver      a link to drivers/vif, or drivers/pregrant_back: the kernel has it
 //!   .../drivers/vif/unbind, bind                     "vif-5-0": take it, give it back
 //!   .../drivers_autoprobe                            0: what is new is left to us...
 //!   .../drivers_probe                                "vbd-5-51712": ...and what is not ours the kernel gets by name
 //! ```
-//! Unbinding a vif drains it and leaves its state at 4 (since 2019), so a guest notices only a
-//! pause (docs/protocol 1.1).
+//! Unbinding a vif drains it and leaves its state at 4 (netback since 2019), so a guest notices
+//! only a pause (docs/protocol 1.1).
 //!
 //! What a guest may do: nothing, it is not involved.
 
+use super::module_back;
 use pregrant::xenbus::{Class, DeviceId};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// The kernel's backend driver for a class of devices, in sysfs.
+/// A driver of the kernel for vifs or vbds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KernelDriver {
+    /// Linux's netback or blkback.
+    Linux,
+    /// `pregrant_back.ko`, of linux/back.
+    Module,
+}
+
+impl std::fmt::Display for KernelDriver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Linux => "the kernel's netback",
+            Self::Module => "the kernel's module pregrant_back",
+        })
+    }
+}
+
+/// The kernel's backend drivers for a class of devices, in sysfs.
 #[derive(Clone, Debug)]
 pub struct KernelBack {
     bus: PathBuf,
@@ -38,19 +58,40 @@ fn device(id: &DeviceId) -> String {
 }
 
 impl KernelBack {
-    /// Returns the driver for this class.
+    /// Returns the drivers for this class.
     pub fn of(class: Class) -> Self {
         Self::on_bus("/sys/bus/xen-backend", class)
     }
 
-    /// Returns the driver in another directory of the backend bus, for tests.
+    /// Returns the drivers in another directory of the backend bus, for tests.
     pub fn on_bus(bus: impl Into<PathBuf>, class: Class) -> Self {
         Self { bus: bus.into(), class }
     }
 
-    /// Returns true if the driver is loaded (xen-netback or xen-blkback).
+    fn name_of(&self, driver: KernelDriver) -> &'static str {
+        match driver {
+            KernelDriver::Linux => self.class.name(),
+            KernelDriver::Module => module_back::NAME,
+        }
+    }
+
+    /// Returns the driver that gets a vif that is given back. Where both are loaded it is the
+    /// module, which no alias loads by itself. None: no driver is loaded.
+    pub fn loaded(&self) -> Option<KernelDriver> {
+        let all = match self.class {
+            Class::VIF => &[KernelDriver::Module, KernelDriver::Linux][..],
+            _ => &[KernelDriver::Linux],
+        };
+        all.iter().copied().find(|driver| self.is_there(*driver))
+    }
+
+    /// Returns true if Linux's driver is loaded (xen-netback or xen-blkback).
     pub fn is_loaded(&self) -> bool {
-        self.bus.join("drivers").join(self.class.name()).exists()
+        self.is_there(KernelDriver::Linux)
+    }
+
+    fn is_there(&self, driver: KernelDriver) -> bool {
+        self.bus.join("drivers").join(self.name_of(driver)).exists()
     }
 
     /// Returns true if the kernel has a backend bus, and can therefore run backends.
@@ -63,10 +104,10 @@ impl KernelBack {
         self.driver(id).is_some()
     }
 
-    /// Returns the name of the kernel's driver that has the device. Linux's own has the class's
-    /// name.
-    pub fn driver(&self, id: &DeviceId) -> Option<String> {
-        self.driver_of(&device(id))
+    /// Returns the kernel's driver that has the device.
+    pub fn driver(&self, id: &DeviceId) -> Option<KernelDriver> {
+        let name = self.driver_of(&device(id))?;
+        Some(if name == module_back::NAME { KernelDriver::Module } else { KernelDriver::Linux })
     }
 
     /// Returns the name of the driver that is bound to a device.
@@ -75,26 +116,28 @@ impl KernelBack {
         Some(link.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// Unbinds a vif from the kernel's driver: it is drained, and both ends stay at state 4.
+    /// Unbinds a vif from this driver of the kernel: it is drained, and both ends stay at state 4.
     ///
     /// # Errors
     ///
-    /// The kernel's driver does not have this vif.
-    pub fn unbind(&self, id: &DeviceId) -> Result<(), SysfsError> {
-        self.write(
-            "drivers/vif/unbind",
-            &device(id),
-            "is there such a vif, and does the kernel's netback have it?",
-        )
+    /// The driver does not have this vif.
+    pub fn unbind(&self, driver: KernelDriver, id: &DeviceId) -> Result<(), SysfsError> {
+        let file = format!("drivers/{}/unbind", self.name_of(driver));
+        self.write(&file, &device(id), "is there such a vif, and does this driver have it?")
     }
 
-    /// Binds a vif to the kernel's driver.
+    /// Binds a vif to this driver of the kernel.
     ///
     /// # Errors
     ///
-    /// xen-netback is not loaded; the kernel knows no such vif, or its driver has it already.
-    pub fn bind(&self, id: &DeviceId) -> Result<(), SysfsError> {
-        self.write("drivers/vif/bind", &device(id), "modprobe xen-netback; is there such a vif?")
+    /// The driver is not loaded; the kernel knows no such vif, or a driver has it already.
+    pub fn bind(&self, driver: KernelDriver, id: &DeviceId) -> Result<(), SysfsError> {
+        let file = format!("drivers/{}/bind", self.name_of(driver));
+        let remedy = match driver {
+            KernelDriver::Linux => "modprobe xen-netback; is there such a vif?",
+            KernelDriver::Module => "insmod pregrant_back.ko; is there such a vif?",
+        };
+        self.write(&file, &device(id), remedy)
     }
 
     /// Sets whether the kernel's drivers bind to new backend devices by themselves, of any class.
@@ -180,10 +223,24 @@ mod tests {
     fn who_has_a_vif_shows_and_can_be_changed() {
         let bus = Bus::new("hands");
         assert!(bus.0.is_loaded() && bus.0.has(&vif(6)) && !bus.0.has(&vif(5)));
-        assert_eq!(bus.0.driver(&vif(6)).as_deref(), Some("vif"));
-        bus.0.unbind(&vif(6)).unwrap();
-        bus.0.bind(&vif(5)).unwrap();
+        assert_eq!(
+            (bus.0.driver(&vif(6)), bus.0.loaded()),
+            (Some(KernelDriver::Linux), Some(KernelDriver::Linux))
+        );
+        bus.0.unbind(KernelDriver::Linux, &vif(6)).unwrap();
+        bus.0.bind(KernelDriver::Linux, &vif(5)).unwrap();
         assert_eq!([bus.wrote("drivers/vif/unbind"), bus.wrote("drivers/vif/bind")], ["vif-6-0", "vif-5-0"]);
+        let module = "drivers/pregrant_back";
+        assert!(bus.0.bind(KernelDriver::Module, &vif(5)).unwrap_err().to_string().contains("insmod"));
+        fs::create_dir_all(bus.0.bus.join(module)).unwrap();
+        std::os::unix::fs::symlink("../../drivers/pregrant_back", bus.0.bus.join("devices/vif-5-0/driver"))
+            .unwrap();
+        let [has, gets] = [bus.0.driver(&vif(5)), bus.0.loaded()];
+        assert_eq!((has, gets), (Some(KernelDriver::Module), Some(KernelDriver::Module)));
+        bus.0.unbind(KernelDriver::Module, &vif(5)).unwrap();
+        bus.0.bind(KernelDriver::Module, &vif(6)).unwrap();
+        let wrote = ["unbind", "bind"].map(|file| bus.wrote(&format!("{module}/{file}")));
+        assert_eq!(wrote, ["vif-5-0", "vif-6-0"]);
         bus.0.set_autoprobe(false).unwrap();
         assert!(!bus.0.autoprobe());
     }

@@ -37,7 +37,7 @@ pub use domain_time::domain_time;
 pub use evtchn::{Channel, Evtchn};
 pub use gntalloc::{Gntalloc, Region};
 pub use gntdev::{Gntdev, PeerMap};
-pub use kernel_back::KernelBack;
+pub use kernel_back::{KernelBack, KernelDriver};
 pub use module_back::{ModuleBack, ModuleVif};
 
 use crate::clock::MonotonicClock;

@@ -40,7 +40,7 @@ impl Default for Kept {
 }
 
 impl Kept {
-    fn page(&mut self, name: &str, bytes: usize) -> Option<Box<dyn SharedBytes + Send>> {
+    pub fn page(&mut self, name: &str, bytes: usize) -> Option<Box<dyn SharedBytes + Send>> {
         let page = self.pages.entry(name.into()).or_insert_with(|| Pages::new(bytes.div_ceil(PAGE_SIZE)));
         Some(Box::new(page.clone()))
     }

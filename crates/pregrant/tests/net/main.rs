@@ -19,6 +19,7 @@ mod gref_mapping;
 mod gso;
 mod guest_copy;
 mod halves;
+mod hand_over;
 mod in_flight;
 mod kept_records;
 mod kept_versions;

@@ -3,7 +3,9 @@
 //! ```text
 //!   new --> step, again and again --CONNECTED--> say_connected, start_queues --RECALL, FAILED--> stop_queues, step or close
 //!                                                                            --remove----------> stop_queues, end, free
+//!   the next back is to go on with the rings:  may_leave --> hold --100 ms--> stop_queues, settle, leave, free
 //! ```
+//! A vif that another back has left connected becomes CONNECTED by its first step.
 
 use super::platform::Machine;
 use super::port::Skbs;
@@ -23,8 +25,11 @@ use core::ptr::NonNull;
 use pregrant::net::back::{BackQueue, BackStep, BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
 use pregrant::net::path::{PathConfig, PathName};
+use pregrant::platform::Clock;
 use pregrant::port::{FramePort, Steering};
-use pregrant::xenbus::back::{BackDevice, PageShare};
+use pregrant::xenbus::XenbusState;
+use pregrant::xenbus::back::{BackDevice, Drained, PageShare};
+use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::connect_error::ConnectError;
 use pregrant::{DomId, PeerFault};
 
@@ -34,14 +39,22 @@ const RECALL: u32 = 1;
 const CONNECTED: u32 = 2;
 const CLOSED: u32 = 3;
 const FAILED: u32 = 4;
+const LATER: u32 = 5;
 
 /// The back of a vif.
 pub struct Back {
     p: Machine,
     bus: KernelBus,
     vif: BackVif<Machine>,
-    /// A predecessor's state was read.
+    /// A predecessor's state was read, and its rings were taken up if it left some.
     has_inherited: bool,
+    /// Tries to take them up that came too early.
+    tries: u32,
+    /// Time at which the front may see state 4 again, for which it has seen 2: it then asks again
+    /// for what this back has no record of. None: it is at 4.
+    renews_ns: Option<u64>,
+    /// The number of queues that the interface has.
+    most_queues: u32,
     /// The number of the steering that C has.
     steered: u32,
     /// Why a step failed, or the guest's fault, until the vif is closed.
@@ -50,6 +63,15 @@ pub struct Back {
     handed_out: Vec<BackQueue<Machine>>,
     polled: Vec<(*mut Queue, *mut Counters)>,
 }
+
+/// Tries to bind the channels of a vif that another back has left, which may still be closing them:
+/// a second.
+const TRIES: u32 = 20;
+/// How long the state is 2 where the front shall ask again: so that its driver sees it.
+const RENEWS_NS: u64 = 500_000_000;
+/// The interface of a process that serves the vif, which removes the key when it gives the vif back
+/// (docs/protocol 1.1).
+const INTERFACE_OF_PROCESS: &str = "pregrant-interface";
 
 /// What this driver offers: what the process does by default.
 fn config(queues: u32) -> VifConfig {
@@ -67,6 +89,9 @@ pub extern "C" fn pregrant_back_new(device: Device, of: u16, handle: u32, queues
         bus: KernelBus(device),
         vif: vif(of, handle, queues),
         has_inherited: false,
+        tries: 0,
+        renews_ns: None,
+        most_queues: queues,
         steered: 0,
         why: log::Line::default(),
         handed_out: Vec::new(),
@@ -83,11 +108,16 @@ fn vif(of: u16, handle: u32, queues: u32) -> BackVif<Machine> {
 
 /// Reads the front's xenbus state and makes the steps that it allows. Returns a PREGRANT_BACK_*:
 /// RECALL: call pregrant_back_stop_queues, then this again; CONNECTED: prepare the interface, and
-/// call pregrant_back_say_connected, pregrant_back_start_queues; FAILED: call
-/// pregrant_back_stop_queues, pregrant_back_close.
+/// call pregrant_back_say_connected, pregrant_back_start_queues; LATER: call this again in 50 ms;
+/// FAILED: call pregrant_back_stop_queues, pregrant_back_close.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_step(back: &mut Back) -> u32 {
     match back.step() {
+        Err(e) if e.is_too_early() && !back.has_inherited && back.tries < TRIES => {
+            back.tries += 1;
+            LATER
+        }
+        Ok(BackStep::Waiting | BackStep::Closing) if back.renews_ns.is_some() => LATER,
         Ok(BackStep::Waiting | BackStep::Closing) => WAITS,
         Ok(BackStep::Recall) => RECALL,
         Ok(BackStep::Connected) => CONNECTED,
@@ -199,17 +229,67 @@ pub extern "C" fn pregrant_back_close(back: &mut Back) {
     let _ = vif.close(p, bus, Some(why));
 }
 
+/// True if nothing was read of the vif's state yet: it is as another back, or the toolstack, has
+/// left it.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_is_untouched(back: &Back) -> bool {
+    !back.has_inherited
+}
+
+/// True if the next back may go on with the rings: both ends are connected, and the toolstack wants
+/// the vif to stay.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_may_leave(back: &mut Back) -> bool {
+    let Back { bus, vif, renews_ns, .. } = back;
+    // The toolstack writes 5 over the 4.
+    let is_live = match bus.own_state() {
+        Ok(XenbusState::Connected | XenbusState::Reconfigured) => true,
+        Ok(XenbusState::InitWait) => renews_ns.is_some(),
+        _ => false,
+    };
+    let front = matches!(bus.peer_state(), Ok(XenbusState::Connected | XenbusState::Reconfiguring));
+    is_live && front && vif.nr_queues() > 0 && matches!(bus.online(), Ok(true))
+}
+
+/// Takes no more frames of the guest. False: someone holds them already.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_hold(back: &mut Back) -> bool {
+    back.vif.hold(&back.p)
+}
+
+/// After pregrant_back_stop_queues: answers what can be answered of the requests that were taken.
+/// Returns how many have no answer; below 0, or if this was the last call and there are some: call
+/// pregrant_back_close.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_settle(back: &mut Back, is_last: bool) -> i32 {
+    if pregrant_back_ring_turn(back) < 0 {
+        return FAULT;
+    }
+    let n = back.vif.settle(&back.p);
+    if n > 0 && is_last {
+        let text = "of its requests cannot be answered, so no other back can go on with them";
+        back.failed(&format_args!("{n} {text}"));
+    }
+    n as i32
+}
+
+/// Leaves the rings to the next back, at state 4: what waits for the guest is delivered as far as
+/// there is room.
+#[unsafe(no_mangle)]
+pub extern "C" fn pregrant_back_leave(back: &mut Back) {
+    let mut ports = back.ports();
+    // Where the state cannot be written the directory is gone.
+    let _ = back.renew(true);
+    let Drained { delivered, lost } = back.vif.detach(&back.p, &mut ports[..]);
+    let text = "left connected, for the next back: at the end";
+    log::info(back.p.device, format_args!("{text} {delivered} frame(s) delivered to it, {lost} lost"));
+}
+
 /// Closes the vif for good: what waits for the guest is delivered as far as there is room, then
 /// states 5 and 6 are written.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_end(back: &mut Back) {
-    let device = back.p.device;
-    let ports = (0..back.vif.nr_queues() as u32).map(|k| {
-        // SAFETY: as in `pregrant_back_start_queues`.
-        let port = Skbs::new(unsafe { shim::pk_port(device, k) });
-        Box::new(port) as Box<dyn FramePort>
-    });
-    let mut ports: Vec<_> = ports.collect();
+    let mut ports = back.ports();
     let Back { p, bus, vif, .. } = back;
     if vif.end(p, bus, &mut ports[..]).is_ok() {
         let _ = vif.step(p, bus, &mut |_, _| None);
@@ -337,21 +417,74 @@ pub unsafe extern "C" fn pregrant_back_free(back: *mut Back) {
 
 impl Back {
     fn step(&mut self) -> Result<BackStep, ConnectError<BusError>> {
-        let Back { p, bus, vif, has_inherited, .. } = self;
-        if !*has_inherited {
-            let left = vif.inherit(bus).map_err(ConnectError::Keys)?;
-            *has_inherited = true;
-            // Rings that another back has left are not taken up.
-            if left == PreviousState::Connected {
-                let taken = "another back has left it connected, and this one does not take it up";
-                return Err(ConnectError::Lost(taken.into()));
+        if !self.has_inherited {
+            let taken = self.take_up();
+            self.has_inherited =
+                !taken.as_ref().is_err_and(ConnectError::is_too_early) || self.tries >= TRIES;
+            if taken? {
+                return Ok(BackStep::Connected);
             }
         }
+        self.renew(false).map_err(ConnectError::Keys)?;
+        let Back { p, bus, vif, .. } = self;
         let came_to = vif.step_unsaid(p, bus, &mut |_, _| None)?;
         if came_to == BackStep::Connected {
             log_connected(vif, p.device);
         }
         Ok(came_to)
+    }
+
+    /// Goes on with the rings that another back has left, if it left some.
+    #[inline(never)]
+    fn take_up(&mut self) -> Result<bool, ConnectError<BusError>> {
+        let Back { p, bus, vif, most_queues, .. } = self;
+        // Drivers of the kernel leave a vif in good order; a process may have died.
+        if bus.own_text(INTERFACE_OF_PROCESS).map_err(ConnectError::Keys)?.is_none() {
+            vif.take_from_kernel();
+        }
+        if vif.inherit(bus).map_err(ConnectError::Keys)? != PreviousState::Connected {
+            return Ok(false);
+        }
+        if !vif.reattach(p, bus, &mut |_, _| None)? {
+            return Ok(false);
+        }
+        if vif.nr_queues() > *most_queues as usize {
+            return Err(ConnectError::Lost("it has more queues than the interface".into()));
+        }
+        if vif.ctrl_channel().is_some() {
+            // For what its front has asked on the control ring, of which there is no record.
+            bus.set_state(XenbusState::InitWait).map_err(ConnectError::Keys)?;
+            self.renews_ns = Some(p.now_ns() + RENEWS_NS);
+        }
+        log::info(p.device, format_args!("taken up from another back"));
+        log_connected(vif, p.device);
+        Ok(true)
+    }
+
+    /// Writes state 4 for a front that saw 2 long enough, or `at_once`.
+    fn renew(&mut self, at_once: bool) -> Result<(), BusError> {
+        let Some(at) = self.renews_ns else { return Ok(()) };
+        let is_connected = self.vif.is_connected();
+        if at_once || !is_connected || self.p.now_ns() >= at {
+            self.renews_ns = None;
+            // The toolstack may have written 5 over the 2.
+            if is_connected && self.bus.own_state()? == XenbusState::InitWait {
+                self.bus.set_state(XenbusState::Connected)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The remote side of each queue.
+    #[inline(never)]
+    fn ports(&self) -> Vec<Box<dyn FramePort>> {
+        let device = self.p.device;
+        let ports = (0..self.vif.nr_queues() as u32).map(|k| {
+            // SAFETY: as in `pregrant_back_start_queues`.
+            let port = Skbs::new(unsafe { shim::pk_port(device, k) });
+            Box::new(port) as Box<dyn FramePort>
+        });
+        ports.collect()
     }
 
     #[cold]

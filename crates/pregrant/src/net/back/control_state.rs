@@ -128,6 +128,13 @@ impl Control {
         self.save();
     }
 
+    /// Forgets what was kept, which is of a time before the last back.
+    pub fn forget(&mut self) {
+        if let Some(page) = &mut self.page {
+            page.clear();
+        }
+    }
+
     /// Checks that what a predecessor kept can be read.
     ///
     /// # Errors

@@ -44,6 +44,9 @@ impl fmt::Display for BadRate {
 }
 
 impl Rate {
+    /// Next to nothing: holds back a guest's frames while its vif changes hands.
+    pub const HELD: Self = Self { bytes: 1, usec: 100_000_000 };
+
     /// Parses the key `rate`: `"bytes,usec"`. None: no limit, which 0 microseconds also mean.
     ///
     /// # Errors

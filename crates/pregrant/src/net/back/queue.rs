@@ -362,6 +362,15 @@ impl<P: Platform> BackQueue<P> {
         }
     }
 
+    /// Answers what the paths and the port are done with, and takes nothing more. Returns how many
+    /// requests were taken and have no answer.
+    pub fn settle(&mut self, p: &P) -> u32 {
+        if let Some(chan) = &self.tx_chan {
+            self.tx.settle(p, chan);
+        }
+        self.tx.unanswered() + self.rx.unanswered()
+    }
+
     /// Retires and answers what TX holds, before the queue is dropped.
     pub fn retire(&mut self, p: &P) {
         if let Some(chan) = &self.tx_chan {

@@ -412,6 +412,11 @@ impl<P: Platform> RxQueue<P> {
         self.arena.len() - self.sent
     }
 
+    /// Number of requests that were taken and not answered.
+    pub fn unanswered(&self) -> u32 {
+        self.ring.unanswered()
+    }
+
     /// A copy of the counters.
     pub fn stats(&self) -> DirStats {
         self.stats.read()

@@ -402,6 +402,18 @@ impl<P: Platform> TxQueue<P> {
         &mut self.chain
     }
 
+    /// Answers the frames that their paths and the port have let go of.
+    pub fn settle(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {
+        if !self.late.is_empty() {
+            self.answer_late(p, chan);
+        }
+    }
+
+    /// Number of requests that were taken and not answered.
+    pub fn unanswered(&self) -> u32 {
+        self.ring.unanswered()
+    }
+
     /// Ends the queue in good order: makes the port give up the frames that it holds, and answers
     /// them.
     pub fn drain(&mut self, p: &P, chan: &<P::Events as Events>::Chan) {

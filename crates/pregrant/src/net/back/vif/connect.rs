@@ -90,7 +90,7 @@ impl<P: Platform> Vif<P> {
             Begin::Fresh => self.config.features.clone(),
         };
         let front = FrontRequest::read(bus, &self.offered).map_err(ConnectError::Keys)?;
-        let redo_pages = self.redo_pages(front.queues.len(), (kept, begin))?;
+        let redo_pages = self.redo_pages(front.queues.len(), (kept, begin), of_kernel)?;
         let accepts = RxAccepts {
             sg: front.sg,
             gso_tcpv4: front.gso_tcpv4,
@@ -148,6 +148,7 @@ impl<P: Platform> Vif<P> {
         &self,
         queues: usize,
         (kept, begin): (KeptMemory<'_>, Begin),
+        of_kernel: bool,
     ) -> Result<Vec<[Option<RedoPage>; 2]>, UnknownRecord> {
         let pages: Vec<_> = (0..queues)
             .map(|i| ["tx", "rx"].map(|dir| kept(&format!("{i}/{dir}"), REDO_BYTES).and_then(RedoPage::new)))
@@ -157,6 +158,12 @@ impl<P: Platform> Vif<P> {
             // The rings of a new connection start at 0: an old ring's last batch must not be
             // replayed.
             Begin::Fresh => all.for_each(RedoPage::clear),
+            // A driver of the kernel answered what it took, and keeps no records: those that are
+            // there are of a time before it.
+            Begin::Reattach if of_kernel => {
+                all.for_each(RedoPage::clear);
+                self.control.lock().forget();
+            }
             Begin::Reattach => {
                 self.control.lock().check()?;
                 all.try_for_each(|page| page.check().map(drop))?;

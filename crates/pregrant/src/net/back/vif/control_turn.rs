@@ -35,6 +35,22 @@ impl<P: Platform> Vif<P> {
         Ok(())
     }
 
+    /// Takes no frame of the guest from now on, until [`RATE`] is read again; frames for the guest
+    /// go on. False: the toolstack holds them already.
+    pub fn hold(&self, p: &P) -> bool {
+        self.control.limit(Some(Rate::HELD), p.clock().now_ns());
+        self.rate != Some(Rate::HELD)
+    }
+
+    /// Before a [`detach`](crate::xenbus::Back::detach) that leaves the rings to a successor
+    /// without this back's records: answers what is done of the frames that were taken, and takes
+    /// no more. Returns how many requests have no answer, those of the control ring too; while
+    /// there are some call [`poll_ctrl`](Self::poll_ctrl), and this again.
+    pub fn settle(&mut self, p: &P) -> u32 {
+        let frames = self.queues.iter_mut().map(|q| q.settle(p)).sum::<u32>();
+        frames + self.ctrl.as_ref().map_or(0, CtrlRing::unanswered)
+    }
+
     /// The limit by [`RATE`]. None: there is none.
     pub fn rate(&self) -> Option<Rate> {
         self.rate
