@@ -8,7 +8,7 @@
 //!   profile    with --profile: which functions executed what a scenario counts
 //! ```
 //! Dom0 and the guests are each of a release of Debian's, and dom0 is PV or PVH
-//! ([`combination`]); CI plays one combination. Everything is below `target/rig`; `target/rig/log`
+//! ([`combination`]), and vifs are a process' or the module's; CI plays one combination. Everything is below `target/rig`; `target/rig/log`
 //! keeps the consoles. A machine that says nothing for too long, or crashes, ends the run with the
 //! log's last lines.
 
@@ -26,7 +26,7 @@ mod stand_in;
 
 use crate::tool;
 use crate::workspace::{Workspace, run};
-use combination::Combination;
+use combination::{Back, Combination};
 use release::Release;
 use scenario::{Emulator, Play, Scenario};
 use std::path::PathBuf;
@@ -64,7 +64,10 @@ pub(crate) struct Rig<'a> {
 
 impl<'a> Rig<'a> {
     fn new(workspace: &'a Workspace, selection: &Selection) -> Self {
-        let (combination, settings) = (selection.combination, selection.settings.clone());
+        let (combination, mut settings) = (selection.combination, selection.settings.clone());
+        if combination.back == Back::Module {
+            settings.push("BACK=module".into());
+        }
         Self { workspace, dir: workspace.target().join("rig"), combination, settings, plugin: None }
     }
 }
@@ -95,7 +98,8 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
         packages::fetch(&rig, release.programs(combination.dom0))?;
     }
     let mut programs = programs(w, chosen.iter().any(|play| play.emulator == Emulator::Counted))?;
-    let modules = match chosen.iter().any(|play| play.scenario.module) {
+    let by_module = combination.back == Back::Module;
+    let modules = match by_module || chosen.iter().any(|play| play.scenario.module) {
         // CI uses the headers of this machine.
         true => {
             let other = |of: &Release| (of != <&Release>::default()).then_some(of.name);
