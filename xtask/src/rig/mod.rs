@@ -7,10 +7,10 @@
 //!   scenario   rig/scenarios/NAME.sh, played by dom0, perhaps with several numbers of workers; a line each as it ends
 //!   profile    with --profile: which functions executed what a scenario counts
 //! ```
-//! Dom0 and the guests are each of a release of Debian's, and dom0 is PV or PVH
-//! ([`combination`]), and vifs are a process' or the module's; CI plays one combination. Everything is below `target/rig`; `target/rig/log`
-//! keeps the consoles. A machine that says nothing for too long, or crashes, ends the run with the
-//! log's last lines.
+//! Dom0 and the guests are each of a release of Debian's, dom0 is PV or PVH, and vifs are served by
+//! a process or by the kernel's module ([`combination`]); CI plays one combination. Everything is
+//! below `target/rig`; `target/rig/log` keeps the consoles. A machine that says nothing for too
+//! long, or crashes, ends the run with the log's last lines.
 
 mod boot;
 mod combination;
