@@ -150,12 +150,15 @@ fn compiled(rig: &Rig<'_>, name: &str) -> Result<PathBuf, String> {
 }
 
 pub fn list(w: &Workspace) -> Result<(), String> {
-    for Scenario { name, shows, boot, workers, in_ci, icount, unproven, .. } in scenario::all(w)? {
+    for Scenario { name, shows, boot, workers, in_ci, icount, unproven, process_alone, .. } in
+        scenario::all(w)?
+    {
         let ci = if in_ci { ", in CI" } else { "" };
         let icount = if icount { ", instructions are counted" } else { "" };
         let each: String =
             workers.iter().map(|n| format!(", {n} worker{}", if *n == 1 { "" } else { "s" })).collect();
-        println!("{name:24} [{boot}{ci}{icount}{each}] {shows}");
+        let back = if process_alone.is_none() { ", any back" } else { "" };
+        println!("{name:24} [{boot}{ci}{icount}{each}{back}] {shows}");
         if let Some(why) = unproven {
             println!("{:24} not proven: {why}", "");
         }
