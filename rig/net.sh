@@ -49,7 +49,7 @@ back_says() { within "${2:-20}" back_said "$1"; }
 back_well() {
 	if by_module; then
 		kernel_well
-		[ -z "$1" ] || ! dmesg -r | grep '^<[0-4]>.*pregrant_back' || fail "the back warns"
+		[ -z "$1" ] || ! dmesg -r | grep -E '^<[0-4]>.*(pregrant_back vif-|pregrant: )' || fail "the back warns"
 	else
 		! grep -E "ERROR|panicked${1:+|WARN}" $BACK_LOG || fail "the back complains"
 	fi
@@ -58,8 +58,9 @@ back_well() {
 end_back() {
 	if by_module; then
 		kernel_well
-		for _vif in $BACK_DRIVER/vif-*; do [ ! -e "$_vif" ] || echo "${_vif##*/}" > $BACK_DRIVER/unbind || return; done
-		rmmod pregrant_back || return
+		# That of a guest that has ended goes by itself, a moment later.
+		for _vif in $BACK_DRIVER/vif-*; do [ ! -e "$_vif" ] || echo "${_vif##*/}" > $BACK_DRIVER/unbind || [ ! -e "$_vif" ] || return; done
+		within 10 rmmod pregrant_back || return
 		kernel_well
 	else
 		kill -${1:-TERM} $BACK_PID; wait $BACK_PID
