@@ -1,4 +1,5 @@
 # shows: under iperf3 a vif is unbound from the module of linux/back and bound again, and the module is unloaded and loaded: the one TCP connection of a guest with linux/'s module lives, xen-netfront connects when it is bound again; loaded a hundred times under traffic, dom0's memory, its channels and Xen's grants are as before
+# back: module
 # seconds: 400
 # module: yes
 . /rig/module.sh

@@ -157,7 +157,7 @@ pub fn list(w: &Workspace) -> Result<(), String> {
         let icount = if icount { ", instructions are counted" } else { "" };
         let each: String =
             workers.iter().map(|n| format!(", {n} worker{}", if *n == 1 { "" } else { "s" })).collect();
-        let back = if process_alone.is_none() { ", any back" } else { "" };
+        let back = if process_alone.is_none() { ", module as back" } else { "" };
         println!("{name:24} [{boot}{ci}{icount}{each}{back}] {shows}");
         if let Some(why) = unproven {
             println!("{:24} not proven: {why}", "");

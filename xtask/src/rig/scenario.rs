@@ -9,7 +9,8 @@
 //!   # icount: yes      (optional) where QEMU counts: one processor, and a microsecond of its clock is 1000 instructions
 //!   # module: yes      (optional) guests have linux/'s module for their kernel, /rig/pregrant.ko
 //!   # back: any        (optional) vifs are served by `back` alone: with `--back module` that is linux/back's module
-//!   # back: process: why   (optional) or its subject is the process. Without a line the scenario names its backs itself
+//!   # back: module     (optional) or it plays the module in any case
+//!   # back: process: why   (optional) or its subject is the process. Without a line it names its backs itself, or has none
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
 
@@ -79,12 +80,12 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
     let module = head("module").is_some_and(|yes| yes == "yes");
     let process_alone = match head("back") {
         None => Some("it says itself who serves its vifs, or has none".into()),
-        Some(back) if back == "any" => None,
+        Some(back) if back == "any" || back == "module" => None,
         Some(back) => match back.split_once(": ") {
             Some(("process", why)) => Some(why.into()),
             _ => {
                 return Err(format!(
-                    "rig/scenarios/{name}.sh: `# back: {back}` is not `any` or `process: why`"
+                    "rig/scenarios/{name}.sh: `# back: {back}` is not `any`, `module` or `process: why`"
                 ));
             }
         },
@@ -275,12 +276,14 @@ mod tests {
             let plays = choose(all, &Selection::parse(args).unwrap())?;
             Ok::<_, String>(plays.iter().map(Play::name).collect::<Vec<_>>())
         };
+        let module = scenario("# back: module").unwrap();
+        assert_eq!(names(&[module], &["--back", "module"]).unwrap(), ["10-x"]);
         let all = [any, process, neither];
         assert_eq!(names(&all, &["--back", "module"]).unwrap(), ["10-x"]);
         assert_eq!(names(&all, &[]).unwrap(), ["10-x:1", "10-x:2", "10-x", "10-x"]);
         assert!(names(&all[1..], &["--back", "module"]).unwrap_err().contains("module"));
         assert_eq!(all[1].process_alone.as_deref(), Some("it is killed"));
-        for wrong in ["# back: module", "# back: process", "# back: process:"] {
+        for wrong in ["# back: both", "# back: process", "# back: process:"] {
             assert!(scenario(wrong).unwrap_err().contains("10-x.sh"), "{wrong}");
         }
     }
