@@ -2,6 +2,7 @@
 
 # mapped: pages of guests that the back has mapped, as its kernel counts them. in_use: grants that somebody uses, by Xen's tables.
 mapped() {
+	by_module && { pregrant top --prometheus - | awk '/^pregrant_module_mapped_pages/ { pages += $2 } END { print pages + 0 }'; return; }
 	_pages=0
 	while IFS=' -' read -r _from _to _rest; do
 		case $_rest in *gntdev*) _pages=$((_pages + (0x$_to - 0x$_from) / 4096)) ;; esac

@@ -185,11 +185,11 @@ lives() {
 	kill -0 $TRANSFER || { grep error /run/live.json; return 1; }
 	return $_lives
 }
-# outlives VIF: one connection lives over `pregrant back` that is killed, and one that ends.
+# outlives VIF: one connection lives over a back that is killed, and one that ends.
 outlives() {
 	transfer
 	lives "$1" || fail "no traffic"
-	kill -KILL $BACK_PID; wait $BACK_PID
+	kill_back
 	back
 	lives "$1" || fail "pregrant back is killed: the TCP connection is gone"
 	end_back || fail "the back ends with $?"
@@ -202,17 +202,17 @@ outlives() {
 end_transfer() { kill -INT $TRANSFER; wait $TRANSFER; ask one "killall iperf3"; }
 # closes_netback ID: the vif, as when its domain is asked to let go of it; the guest's driver answers.
 closes_netback() { xenstore-write "/local/domain/0/backend/vif/$1/0/state" 5; }
-# on_backs FUNCTION [KEY=VALUE...]: with the name of each of BACKS (netback, back, or both with a colon), on which a guest `one` begins and ends.
+# on_backs FUNCTION [KEY=VALUE...]: with the name of each of BACKS (netback, back, or both with a colon; of the module as back that alone), on which a guest `one` begins and ends.
 on_backs() {
 	_each=$1; shift
-	for _back_end in $(echo "${BACKS:-netback:back}" | tr : " "); do
+	for _back_end in $(echo "${BACKS:-$(by_module || echo netback:)back}" | tr : " "); do
 		$_back_end
 		front_guest one 2 "$@"
 		$_each "module on $_back_end"
 		ask one end
 		over one || fail "the guest does not end"
 		if [ $_back_end = back ]; then
-			! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
+			back_well
 			end_back || fail "the back ends with $?"
 		else
 			no_netback

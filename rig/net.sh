@@ -10,12 +10,26 @@ bridge() {
 	ip link set xenbr0 up
 }
 
-# back [ARGUMENT...]: starts `pregrant back`, with WORKERS worker threads if that is set, and waits until it is ready; its log
-# is BACK_LOG.
+# Who serves vifs where a scenario says `back`: `pregrant back`, or with `cargo xtask rig --back module` linux/back's module of this
+# kernel. Where a scenario's own steps differ, by_module asks.
+#
+#               the process                              the module
+#   back        is started, and is ready                 is loaded; the scripts of vifs that are there run again
+#   end_back    TERM: leaves its vifs connected          vifs are unbound, which closes them, and it is unloaded
+#   kill_back   KILL                                     the same: it has no way to die alone
+#   back_said   its log                                  the kernel's, since it was loaded
+#   back_well   no error in that                         no complaint in that
+by_module() { [ "$BACK" = module ]; }
+# back [ARGUMENT...]: `pregrant back` has WORKERS worker threads if that is set; its log is BACK_LOG. The module takes no arguments.
 BACK_LOG=/run/back.log
-# said_last: what a failure of a scenario shows of it.
-said_last() { [ -s $BACK_LOG ] && { say "the last lines of pregrant back:"; tail -n 12 $BACK_LOG; }; }
 back() {
+	if by_module; then
+		[ $# = 0 ] || fail "the module has no $*"
+		dmesg -c > /dev/null
+		kernel_back
+		for _vif in $BACK_DRIVER/vif-*; do [ ! -e "$_vif" ] || plugged "${_vif##*/}"; done
+		return
+	fi
 	BACK_FROM=$(($(cat $BACK_LOG 2>/dev/null | wc -l) + 1))
 	RUST_LOG=${RUST_LOG:-info} pregrant back ${WORKERS:+--workers $WORKERS} "$@" >> $BACK_LOG 2>&1 &
 	BACK_PID=$!
@@ -26,11 +40,38 @@ back() {
 }
 # workers: how many worker threads the back has.
 workers() { cat "/proc/$BACK_PID"/task/*/comm | grep -c '^worker '; }
+back_runs() { if by_module; then [ -d /sys/module/pregrant_back ]; else kill -0 $BACK_PID; fi; }
 # back_said PATTERN: whether the back that was started last has said so. back_says PATTERN: waits for it.
-back_said() { tail -n "+$BACK_FROM" $BACK_LOG | grep -q "$1"; }
+back_words() { if by_module; then dmesg; else tail -n "+$BACK_FROM" $BACK_LOG; fi; }
+back_said() { back_words | grep -q "$1"; }
 back_says() { within "${2:-20}" back_said "$1"; }
+# back_well [strictly]: the scenario's backs have logged no error; strictly: no warning either.
+back_well() {
+	if by_module; then
+		kernel_well
+		[ -z "$1" ] || ! dmesg -r | grep -E '^<[0-4]>.*(pregrant_back vif-|pregrant: )' || fail "the back warns"
+	else
+		! grep -E "ERROR|panicked${1:+|WARN}" $BACK_LOG || fail "the back complains"
+	fi
+}
 # end_back [SIGNAL]: ends it and waits for its end.
-end_back() { kill -${1:-TERM} $BACK_PID; wait $BACK_PID; }
+end_back() {
+	if by_module; then
+		kernel_well
+		# That of a guest that has ended goes by itself, a moment later.
+		for _vif in $BACK_DRIVER/vif-*; do [ ! -e "$_vif" ] || echo "${_vif##*/}" > $BACK_DRIVER/unbind || [ ! -e "$_vif" ] || return; done
+		within 10 rmmod pregrant_back || return
+		kernel_well
+	else
+		kill -${1:-TERM} $BACK_PID; wait $BACK_PID
+	fi
+}
+kill_back() { if by_module; then end_back || fail "the module stays"; else end_back KILL; fi; }
+# said_last: what a failure of a scenario shows of it.
+said_last() {
+	if by_module; then say "the last lines of the kernel:"; dmesg | tail -n 20; return; fi
+	[ -s $BACK_LOG ] && { say "the last lines of pregrant back:"; tail -n 12 $BACK_LOG; }
+}
 
 # netback: the kernel's, in its place. no_netback: away with it.
 netback() { modprobe xen-netback || fail "no xen-netback"; }
@@ -39,6 +80,25 @@ no_netback() { rmmod xen-netback 2>/dev/null; }
 kernel_back() {
 	no_netback
 	insmod /rig/pregrant_back.ko "$@" || { dmesg | tail -n 20; fail "the module of a back does not load"; }
+}
+BACK_DRIVER=/sys/bus/xen-backend/drivers/pregrant_back
+# plugged vif-DOMAIN-NUMBER: its script, which the toolstack runs once alone, runs again for the driver that it is bound to now.
+plugged() {
+	_node=$(cat "/sys/bus/xen-backend/devices/$1/nodename") _name=$(echo "$1" | sed 's/-//; s/-/./')
+	within 10 [ -e "/sys/class/net/$_name" ] || fail "$1 has no interface"
+	vif=$_name XENBUS_PATH=$_node /rig/vif-script online
+}
+# rebound GUEST NUMBER: its xen-netfront, which stays closed behind a vif that has closed, connects again.
+rebound() {
+	ask "$1" "echo vif-0 > /sys/bus/xen/drivers/vif/unbind; echo vif-0 > /sys/bus/xen/drivers/vif/bind && within 20 [ -e /sys/class/net/eth0 ] && addresses $2" || fail "$1: its netfront: $ANSWER"
+	within 20 ping -q -c 1 -W 5 "10.9.0.$2" || fail "$1: bound again, and does not answer"
+}
+# handed GUEST NUMBER FROM TO: its vif, from one driver of this kernel to another.
+handed() {
+	_device=vif-$(xl domid "$1")-0
+	echo "$_device" > "/sys/bus/xen-backend/drivers/$3/unbind" && echo "$_device" > "/sys/bus/xen-backend/drivers/$4/bind" || fail "$1: not from $3 to $4"
+	plugged "$_device"
+	rebound "$1" "$2"
 }
 # kernel_well: dom0's kernel has logged nothing bad of it. It prints call traces where `xl create` takes long (domain.sh).
 kernel_well() {

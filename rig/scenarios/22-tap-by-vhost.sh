@@ -1,5 +1,6 @@
 # shows: a Linux guest on `pregrant back --experiment tap-way=vhost`: frames of 74 and 1514 bytes and GSO both ways, whole; the backend is killed in the middle of them, leaves no worker behind, and its successor goes on
 # icount: yes
+# back: process: its taps are the subject
 # seconds: 300
 bridge
 modprobe vhost_net || fail "dom0 has no vhost_net"

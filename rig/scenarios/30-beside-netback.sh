@@ -1,5 +1,6 @@
-# shows: one guest on Linux's netback and on `pregrant back` in turns: iperf3 both ways, small frames from pktgen, dom0's CPU time
+# shows: one guest on Linux's netback and on `pregrant back`, or the module, in turns: iperf3 both ways, small frames from pktgen, dom0's CPU time
 # workers: 1 2
+# back: any
 # seconds: 600
 bridge
 netback
@@ -33,18 +34,31 @@ row() {
 }
 ops() { pregrant top --once --json | grep '"dir":"tx"' | sed 's/.*"frames":\([0-9]*\).*"grant_ops":\([0-9]*\).*/\1 \2/'; }
 
-round=0
-while [ $round -lt "$ROUNDS" ]; do
-	row netback
+# taken: the vif is ours. given_back: and is netback's again. From one of the kernel's drivers it goes to another by a new connection.
+taken() {
+	if by_module; then
+		[ -d /sys/module/pregrant_back ] || back
+		handed one 2 vif pregrant_back
+		return
+	fi
 	back --take "$id.0" --give-back "$id.0"
 	back_says "vif 0 of domain $id.*connected" || fail "not taken up"
-	row pregrant
-	ops > /run/ops
+}
+given_back() {
+	by_module && { handed one 2 pregrant_back vif; return; }
 	missed=$(pregrant top --prometheus - | awk '/^pregrant_back_missed_wakeups_total/ { print $2 }')
 	# On a busy machine a guest's processor may stand still between a request and its event: that counts too.
 	[ "$missed" = 0 ] || fail "wake-ups missed: ${missed:-unknown}"
 	end_back || fail "not given back"
 	sleep 1
+}
+round=0
+while [ $round -lt "$ROUNDS" ]; do
+	row netback
+	taken
+	row pregrant
+	ops > /run/ops
+	given_back
 	round=$((round + 1))
 done
 # middle BACK COLUMN: median, lower and upper quartile.
@@ -62,3 +76,4 @@ line "dom0's CPU seconds for the small frames       " 6
 note "grant operations a frame of ours, from the guest: $(awk '{ if ($1 > 0) printf "%.2f of %d frames", $2 / $1, $1; else print "none" }' /run/ops)"
 ask one end
 over one
+! by_module || end_back || fail "the back ends with $?"

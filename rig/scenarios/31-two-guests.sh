@@ -1,4 +1,5 @@
-# shows: two guests at once on Linux's netback and on `pregrant back` with one worker and with two, in turns: the sum of their TCP both ways, dom0's CPU time; with two workers both are used
+# shows: two guests at once on Linux's netback and on `pregrant back` with one worker and with two, or the module, in turns: the sum of their TCP both ways, dom0's CPU time; with two workers both are used
+# back: any
 # seconds: 300
 bridge
 netback
@@ -49,11 +50,21 @@ ours() {
 	end_back || fail "not given back"
 	sleep 1
 }
+# by_the_module: both vifs, by linux/back's.
+by_the_module() {
+	[ -d /sys/module/pregrant_back ] || back
+	handed one 2 vif pregrant_back
+	handed two 3 vif pregrant_back
+	row module
+	handed one 2 pregrant_back vif
+	handed two 3 pregrant_back vif
+}
 round=0
 while [ $round -lt "$ROUNDS" ]; do
 	row netback
 	# Who comes first may have it better.
-	if [ $((round % 2)) = 0 ]; then ours 1 && ours 2; else ours 2 && ours 1; fi
+	if by_module; then by_the_module
+	elif [ $((round % 2)) = 0 ]; then ours 1 && ours 2; else ours 2 && ours 1; fi
 	round=$((round + 1))
 done
 
@@ -63,10 +74,12 @@ median() { values "$@" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
 cell() { values "$@" | awk -v f="$3" '{ v[NR] = $1 } END { printf f " (" f ".." f ")", v[int((NR + 1) / 2)], v[1], v[NR] }'; }
 ratio() { echo "$(median "$1" "$3") $(median "$2" "$3")" | awk '{ printf "%.2f", $1 / $2 }'; }
 line() {
+	by_module && { note "$1 | $(cell netback "$2" "$3") | $(cell module "$2" "$3") | $(ratio module netback "$2")"; return; }
 	note "$1 | $(cell netback "$2" "$3") | $(cell workers-1 "$2" "$3") | $(cell workers-2 "$2" "$3") | $(ratio workers-1 netback "$2") | $(ratio workers-2 netback "$2")"
 }
 note "two guests at once; medians (ranges) of $ROUNDS rounds in turns, iperf3 for $SECONDS_EACH s each way"
-note "                                           | netback | 1 worker | 2 workers | 1 to netback | 2 to netback"
+by_module && ours="module | module to netback" || ours="1 worker | 2 workers | 1 to netback | 2 to netback"
+note "                                           | netback | $ours"
 line "TCP to the guests, sum, Mbit/s             " 2 %d
 line "TCP from the guests, sum, Mbit/s           " 3 %d
 line "dom0's CPU seconds a gigabit to them       " 4 %.2f
@@ -74,8 +87,9 @@ line "dom0's CPU seconds a gigabit from them     " 5 %.2f
 line "dom0's CPU seconds, both ways              " 8 %.1f
 line "the slower guest's percentage, to          " 6 %d
 line "the slower guest's percentage, from        " 7 %d
-! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"
 for who in one two; do
 	ask $who end
 	over $who || fail "$who does not end"
 done
+back_well
+! by_module || end_back || fail "the back ends with $?"

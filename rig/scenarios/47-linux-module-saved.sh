@@ -1,4 +1,5 @@
 # shows: a guest with the kernel module of linux/ is saved and restored by xl, on netback and on `pregrant back`: its interface and its TCP connection live, numbered frames travel, and no grant is left; also where its back's directory cannot be read, or is gone, when it goes on, where it was saved after all, and where it is saved while its front waits for a back
+# back: any
 # seconds: 400
 # module: yes
 . /rig/module.sh

@@ -1,4 +1,5 @@
 # shows: settings of `pregrant front --tap` and `pregrant back`, both ends ours, in turns in one boot: rings of several pages, long lists, 4096 as first slot and alone, GSO, lengths by direction, RX alone, two queues, heads, RX by reference, coalescing: 10^4 numbered frames each way by what was asked for, as the back reports it
+# back: process: its settings are those of `pregrant back`
 # seconds: 1500
 bridge
 frames_serve

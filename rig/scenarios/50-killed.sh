@@ -1,4 +1,5 @@
 # shows: the backend is killed ten times and dies once at each crash point under iperf3; the connection lives and the guest's kernel says nothing
+# back: process: it dies at its crash points; 91 is the module's
 # seconds: 240
 bridge
 back

@@ -1,4 +1,5 @@
 # shows: `pregrant front --path gref-mapping` while its back changes: by mapping on `pregrant back`; then Linux's netback takes the live rings, is unbound and bound, serves at 2 until its hotplug script has run, is taken from and given back: each time that the back's state left 4 the front asks it again, and no frame is lost or damaged
+# back: process: it takes vifs, and gives them back
 # seconds: 300
 bridge
 frames_serve

@@ -1,4 +1,5 @@
 # shows: a running guest's vif goes from Linux's netback to `pregrant back` and back again, under ping and under iperf3, and the guest notices nothing
+# back: process: it takes a vif, and gives it back
 # seconds: 240
 bridge
 netback

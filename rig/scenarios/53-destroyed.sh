@@ -1,9 +1,12 @@
-# shows: guests are destroyed in mid-traffic: Xen's own grant tables show nothing of them any more, and the backend keeps no fd, thread, mapping or tap
+# shows: guests are destroyed in mid-traffic: Xen's own grant tables show nothing of them any more, and the backend keeps no fd, thread, mapping or tap; the module no channel, vif or page
+# back: any
 # seconds: 240
 bridge
 back
-# held: what the backend's process has: descriptors, threads, mapped grants; and the taps.
+. /rig/mapped.sh
+# held: what the backend's process has: descriptors, threads, mapped grants; and the taps. Of the module what dom0's kernel has.
 held() {
+	by_module && { echo "$(lsevtchn 0 | grep -c .) channels, $(ls -d $BACK_DRIVER/vif-* 2>/dev/null | grep -c .) vifs, $(mapped) pages, $(ls /sys/class/net | grep -c '^vif') interfaces"; return; }
 	echo "$(ls /proc/$BACK_PID/fd | wc -l) fds, $(ls /proc/$BACK_PID/task | wc -l) threads," \
 		"$(grep -c /dev/xen/gntdev /proc/$BACK_PID/maps) mappings, $(ls /sys/class/net | grep -c '^vif') taps"
 }
@@ -32,7 +35,8 @@ for n in 1 2 3 4 5; do
 done
 tables_after=$(tables)
 [ "$tables_after" = "$tables_before" ] || { cat /run/tables; fail "Xen knew $tables_before; it knows $tables_after"; }
-[ "${in_use#*, }" = "4 grants in use" ] || fail "Xen's tables showed in traffic: $in_use; expected are the console's, xenstore's and two rings"
+# While a grant copy runs its grant is in use too.
+by_module || [ "${in_use#*, }" = "4 grants in use" ] || fail "Xen's tables showed in traffic: $in_use; expected are the console's, xenstore's and two rings"
 note "5 guests destroyed in mid-traffic; the backend has $after as before; Xen: $tables_after, in traffic: $in_use"
+back_well
 end_back || fail "the back ends with $?"
-! grep -E 'ERROR|panicked' $BACK_LOG || fail "the back complains"

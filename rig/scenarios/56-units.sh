@@ -1,5 +1,6 @@
 # shows: the units of dist under systemd as process 1: the sandbox holds, scripts are run by the hotplug unit, metrics over HTTP and as a file, a kill is outlived
 # boot: systemd
+# back: process: its units are the subject
 # seconds: 400
 bridge
 mkdir -p /etc/xen/scripts

@@ -1,5 +1,6 @@
 # shows: two guests, one with Linux's netfront and one with `pregrant front --tap`, on the built-in switch: ping, iperf3 both ways, frames
 # workers: 1 2
+# back: process: its switch is the subject
 # seconds: 300
 back --port switch
 # The vifs have no interface in dom0: no bridge to join, and dom0 reaches no guest.

@@ -1,5 +1,6 @@
 # shows: two guests of ours on the built-in switch, MTU 9000: FRAMES frames above 4096 bytes each way, all bytes compared, copied once, from one guest's pages to the other's; mapped pages and grants in use are as before, also where one guest is destroyed while frames are lent
 # workers: 1 2
+# back: process: its switch is the subject
 # seconds: 1200
 . /rig/mapped.sh
 # WAYS: what the fronts ask for, by name.

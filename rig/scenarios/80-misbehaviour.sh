@@ -1,4 +1,5 @@
 # shows: what a guest may do wrong on its rings, against Linux's netback, `pregrant back` and the module of linux/back: same answers, same end of the vif
+# back: module
 # seconds: 500
 # module: yes
 bridge

@@ -1,5 +1,6 @@
 # shows: a PVH guest with the kernel module of linux/ is migrated live, to the same host, under TCP both ways, on netback and on `pregrant back`: its interface and its TCP connection live, numbered frames travel, and grants are as before
 # icount: yes
+# back: any
 # seconds: 500
 # module: yes
 . /rig/module.sh

@@ -1,4 +1,5 @@
 # shows: the kernel module of linux/back in dom0, with an unmodified Linux guest: ping, IPv6, iperf3 with GSO both ways, numbered frames, MTU 9000; guests destroyed under traffic and made again, a guest closed and connected again, a vif closed on demand, the module unloaded and loaded under a guest: nothing stays mapped, dom0's kernel does not complain
+# back: module
 # seconds: 400
 # module: yes
 # ci: yes

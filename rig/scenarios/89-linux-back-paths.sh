@@ -1,4 +1,5 @@
 # shows: the kernel module of linux/back in dom0, with that of linux/ in the guest, by each path, as the back counts frames and grant operations: numbered frames both ways, iperf3 by IPv4 and IPv6, 1 and 2 queues, rings of 16 pages, multicast that the back leaves out; nothing stays mapped
+# back: module
 # seconds: 900
 # module: yes
 . /rig/module.sh

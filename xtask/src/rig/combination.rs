@@ -1,5 +1,5 @@
-//! A combination: the kind and the release of dom0 in which scenarios are played, and the release
-//! of the guests.
+//! A combination: the kind and the release of dom0 in which scenarios are played, the release of
+//! the guests, and who serves their vifs.
 
 use super::release::Release;
 use std::fmt;
@@ -23,7 +23,27 @@ impl Kind {
     }
 }
 
-/// A kind and a release of dom0, and a release for guests. The default is what CI plays.
+/// Who serves vifs where a scenario starts a `back` (rig/net.sh).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Back {
+    /// `pregrant back`.
+    #[default]
+    Process,
+    /// linux/back's module, in the kernel of the domain that serves.
+    Module,
+}
+
+impl Back {
+    pub(super) fn named(name: &str) -> Option<Self> {
+        match name {
+            "process" => Some(Self::Process),
+            "module" => Some(Self::Module),
+            _ => None,
+        }
+    }
+}
+
+/// A kind and a release of dom0, a release for guests, and a back. The default is what CI plays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Combination {
     /// The release of Xen, its tools and dom0's kernel.
@@ -31,6 +51,7 @@ pub(super) struct Combination {
     pub(super) kind: Kind,
     /// The release of the guests' kernel and programs.
     pub(super) guests: &'static Release,
+    pub(super) back: Back,
 }
 
 impl Combination {
@@ -40,7 +61,8 @@ impl Combination {
             return String::new();
         }
         let kind = if self.kind == Kind::Pvh { "-pvh" } else { "" };
-        format!("-debian{}{kind}-guests{}", self.dom0.name, self.guests.name)
+        let back = if self.back == Back::Module { "-module" } else { "" };
+        format!("-debian{}{kind}-guests{}{back}", self.dom0.name, self.guests.name)
     }
 }
 
@@ -48,6 +70,14 @@ impl fmt::Display for Combination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.kind == Kind::Pvh { "PVH" } else { "PV" };
         let (dom0, guests) = (self.dom0, self.guests);
-        write!(f, "{kind} dom0 of Debian {} on Xen {}, guests of Debian {}", dom0.name, dom0.xen, guests.name)
+        write!(
+            f,
+            "{kind} dom0 of Debian {} on Xen {}, guests of Debian {}",
+            dom0.name, dom0.xen, guests.name
+        )?;
+        match self.back {
+            Back::Process => Ok(()),
+            Back::Module => f.write_str(", pregrant_back.ko as back"),
+        }
     }
 }

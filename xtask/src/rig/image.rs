@@ -184,7 +184,7 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
     )?;
     let guest_cpio = dir.join("guest.cpio");
     guest.pack(&guest_cpio)?;
-    let (disk_cpio, driver_cpio) = (disk(rig, &of_guests)?, driver(rig, &of_guests)?);
+    let (disk_cpio, driver_cpio) = (disk(rig, &of_guests)?, driver(rig, &of_guests, modules)?);
 
     let out = images(rig);
     unpack_xen(&of_dom0, &out.xen)?;
@@ -239,11 +239,12 @@ fn disk(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
 }
 
 /// The additional files of a driver domain, as [`disk`]'s: `xl devd`, and the scripts that it runs
-/// there.
-fn driver(rig: &Rig<'_>, of: &Unpacked) -> Result<PathBuf, String> {
+/// there, and our module of a back, where its kernel has one.
+fn driver(rig: &Rig<'_>, of: &Unpacked, modules: &[PathBuf]) -> Result<PathBuf, String> {
     let tree = Tree::new(of, rig.dir.join("image/driver"))?;
     tree.xen_programs(&["xl"])?;
     tree.modules(&[&GUEST_MODULES[..], &DRIVER_MODULES].concat())?;
+    tree.put_all(&of_kernel(modules, &of.version, true).unwrap_or_default(), "rig")?;
     tree.put_all(&["rig/vif-script", "rig/block-script"].map(|f| rig.workspace.root().join(f)), "rig")?;
     tree.put_all(&[rig.workspace.root().join("dist/block-pregrant")], "etc/xen/scripts")?;
     let cpio = rig.dir.join("image/driver.cpio");

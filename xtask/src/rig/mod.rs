@@ -7,10 +7,10 @@
 //!   scenario   rig/scenarios/NAME.sh, played by dom0, perhaps with several numbers of workers; a line each as it ends
 //!   profile    with --profile: which functions executed what a scenario counts
 //! ```
-//! Dom0 and the guests are each of a release of Debian's, and dom0 is PV or PVH
-//! ([`combination`]); CI plays one combination. Everything is below `target/rig`; `target/rig/log`
-//! keeps the consoles. A machine that says nothing for too long, or crashes, ends the run with the
-//! log's last lines.
+//! Dom0 and the guests are each of a release of Debian's, dom0 is PV or PVH, and vifs are served by
+//! a process or by the kernel's module ([`combination`]); CI plays one combination. Everything is
+//! below `target/rig`; `target/rig/log` keeps the consoles. A machine that says nothing for too
+//! long, or crashes, ends the run with the log's last lines.
 
 mod boot;
 mod combination;
@@ -26,7 +26,7 @@ mod stand_in;
 
 use crate::tool;
 use crate::workspace::{Workspace, run};
-use combination::Combination;
+use combination::{Back, Combination};
 use release::Release;
 use scenario::{Emulator, Play, Scenario};
 use std::path::PathBuf;
@@ -64,7 +64,10 @@ pub(crate) struct Rig<'a> {
 
 impl<'a> Rig<'a> {
     fn new(workspace: &'a Workspace, selection: &Selection) -> Self {
-        let (combination, settings) = (selection.combination, selection.settings.clone());
+        let (combination, mut settings) = (selection.combination, selection.settings.clone());
+        if combination.back == Back::Module {
+            settings.push("BACK=module".into());
+        }
         Self { workspace, dir: workspace.target().join("rig"), combination, settings, plugin: None }
     }
 }
@@ -95,7 +98,8 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
         packages::fetch(&rig, release.programs(combination.dom0))?;
     }
     let mut programs = programs(w, chosen.iter().any(|play| play.emulator == Emulator::Counted))?;
-    let modules = match chosen.iter().any(|play| play.scenario.module) {
+    let by_module = combination.back == Back::Module;
+    let modules = match by_module || chosen.iter().any(|play| play.scenario.module) {
         // CI uses the headers of this machine.
         true => {
             let other = |of: &Release| (of != <&Release>::default()).then_some(of.name);
@@ -146,12 +150,15 @@ fn compiled(rig: &Rig<'_>, name: &str) -> Result<PathBuf, String> {
 }
 
 pub fn list(w: &Workspace) -> Result<(), String> {
-    for Scenario { name, shows, boot, workers, in_ci, icount, unproven, .. } in scenario::all(w)? {
+    for Scenario { name, shows, boot, workers, in_ci, icount, unproven, process_alone, .. } in
+        scenario::all(w)?
+    {
         let ci = if in_ci { ", in CI" } else { "" };
         let icount = if icount { ", instructions are counted" } else { "" };
         let each: String =
             workers.iter().map(|n| format!(", {n} worker{}", if *n == 1 { "" } else { "s" })).collect();
-        println!("{name:24} [{boot}{ci}{icount}{each}] {shows}");
+        let back = if process_alone.is_none() { ", module as back" } else { "" };
+        println!("{name:24} [{boot}{ci}{icount}{each}{back}] {shows}");
         if let Some(why) = unproven {
             println!("{:24} not proven: {why}", "");
         }

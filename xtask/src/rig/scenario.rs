@@ -8,10 +8,13 @@
 //!   # ci: yes          (optional) one of those that CI plays, once
 //!   # icount: yes      (optional) where QEMU counts: one processor, and a microsecond of its clock is 1000 instructions
 //!   # module: yes      (optional) guests have linux/'s module for their kernel, /rig/pregrant.ko
+//!   # back: any        (optional) vifs are served by `back` alone: with `--back module` that is linux/back's module
+//!   # back: module     (optional) or it plays the module in any case
+//!   # back: process: why   (optional) or its subject is the process. Without a line it names its backs itself, or has none
 //!   # unproven: why    (optional) was not seen to pass yet; played only when it is named
 //! ```
 
-use super::combination::Kind;
+use super::combination::{Back, Kind};
 use super::selection::Selection;
 use crate::workspace::Workspace;
 use std::collections::BTreeMap;
@@ -32,6 +35,8 @@ pub(super) struct Scenario {
     pub(super) icount: bool,
     /// Whether guests want the kernel module.
     pub(super) module: bool,
+    /// The reason why it is not played with the module as back; None: it is.
+    pub(super) process_alone: Option<String>,
     /// The reason why the scenario is not known to pass.
     pub(super) unproven: Option<String>,
 }
@@ -73,8 +78,20 @@ fn parse(name: String, text: &str) -> Result<Scenario, String> {
     let in_ci = head("ci").is_some_and(|yes| yes == "yes");
     let icount = head("icount").is_some_and(|yes| yes == "yes");
     let module = head("module").is_some_and(|yes| yes == "yes");
+    let process_alone = match head("back") {
+        None => Some("it says itself who serves its vifs, or has none".into()),
+        Some(back) if back == "any" || back == "module" => None,
+        Some(back) => match back.split_once(": ") {
+            Some(("process", why)) => Some(why.into()),
+            _ => {
+                return Err(format!(
+                    "rig/scenarios/{name}.sh: `# back: {back}` is not `any`, `module` or `process: why`"
+                ));
+            }
+        },
+    };
     let boot = head("boot").unwrap_or_else(|| "1".into());
-    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, module, unproven })
+    Ok(Scenario { name, shows, boot, seconds, workers, in_ci, icount, module, process_alone, unproven })
 }
 
 /// Parses numbers of worker threads.
@@ -104,7 +121,8 @@ impl Play {
 }
 
 /// The scenarios whose names contain the given words; without words all but the unproven. Each is
-/// played with each number of workers.
+/// played with each number of workers; with the module as back once, if it is for that: a line says
+/// which are not.
 pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play>, String> {
     for name in &selection.names {
         if !all.iter().any(|s| s.name.contains(name)) {
@@ -116,9 +134,20 @@ pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play
         true => s.unproven.is_none(),
         false => selection.names.iter().any(|n| s.name.contains(n)),
     });
-    let plays = chosen.flat_map(|scenario| {
+    let by_module = selection.combination.back == Back::Module;
+    let (skipped, chosen): (Vec<_>, Vec<_>) = chosen.partition(|s| by_module && s.process_alone.is_some());
+    for Scenario { name, process_alone, .. } in skipped {
+        println!("skipped {name}: {}", process_alone.as_deref().unwrap_or_default());
+    }
+    if chosen.is_empty() {
+        return Err("none of these scenarios is played with the module as back".into());
+    }
+    let plays = chosen.into_iter().flat_map(|scenario| {
         let counts = if selection.workers.is_empty() { &scenario.workers } else { &selection.workers };
-        let counts = if counts.is_empty() { vec![None] } else { counts.iter().copied().map(Some).collect() };
+        let counts = match counts.is_empty() || by_module {
+            true => vec![None],
+            false => counts.iter().copied().map(Some).collect(),
+        };
         let emulator = Emulator::of(scenario, selection);
         counts.into_iter().map(move |workers| Play { scenario: scenario.clone(), workers, emulator })
     });
@@ -231,10 +260,32 @@ mod tests {
         let selection = |args: &[&str]| Selection::parse(args).unwrap();
         assert_eq!(choose(&all, &selection(&[])).unwrap().len(), 2);
         let unproven = parse("30-c".into(), "# shows: a\n# unproven: never played\n").unwrap();
-        assert_eq!(choose(std::slice::from_ref(&unproven), &selection(&[])).unwrap().len(), 0);
+        assert_eq!(choose(&[all[0].clone(), unproven.clone()], &selection(&[])).unwrap().len(), 1);
         assert_eq!(choose(std::slice::from_ref(&unproven), &selection(&["30"])).unwrap().len(), 1);
         assert_eq!(choose(&all, &selection(&["20"])).unwrap()[0].name(), "20-b");
         assert!(choose(&all, &selection(&["c"])).unwrap_err().contains("10-a, 20-b"));
+    }
+
+    #[test]
+    fn with_the_module_as_back_those_are_played_that_are_for_any() {
+        let scenario = |head: &str| parse("10-x".into(), &format!("# shows: a\n{head}\n"));
+        let any = scenario("# workers: 1 2\n# back: any").unwrap();
+        let process = scenario("# back: process: it is killed").unwrap();
+        let neither = scenario("").unwrap();
+        let names = |all: &[Scenario], args: &[&str]| {
+            let plays = choose(all, &Selection::parse(args).unwrap())?;
+            Ok::<_, String>(plays.iter().map(Play::name).collect::<Vec<_>>())
+        };
+        let module = scenario("# back: module").unwrap();
+        assert_eq!(names(&[module], &["--back", "module"]).unwrap(), ["10-x"]);
+        let all = [any, process, neither];
+        assert_eq!(names(&all, &["--back", "module"]).unwrap(), ["10-x"]);
+        assert_eq!(names(&all, &[]).unwrap(), ["10-x:1", "10-x:2", "10-x", "10-x"]);
+        assert!(names(&all[1..], &["--back", "module"]).unwrap_err().contains("module"));
+        assert_eq!(all[1].process_alone.as_deref(), Some("it is killed"));
+        for wrong in ["# back: both", "# back: process", "# back: process:"] {
+            assert!(scenario(wrong).unwrap_err().contains("10-x.sh"), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The scenarios to be played, by the command's arguments.
 
-use super::combination::{Combination, Kind};
+use super::combination::{Back, Combination, Kind};
 use super::release::Release;
 use super::scenario::counts;
 
-/// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount]
-/// [--profile] [--set NAME=VALUE...]`.
+/// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh]
+/// [--back process|module] [--icount] [--profile] [--set NAME=VALUE...]`.
 #[derive(Debug, Default)]
 pub struct Selection {
     /// Parts of scenarios' names; empty: all scenarios are played.
@@ -39,6 +39,10 @@ impl Selection {
                     let kind = args.next().and_then(|kind| Kind::named(kind));
                     selection.combination.kind = kind.ok_or("--dom0 takes pv or pvh")?;
                 }
+                "--back" => {
+                    let back = args.next().and_then(|back| Back::named(back));
+                    selection.combination.back = back.ok_or("--back takes process or module")?;
+                }
                 "--set" => {
                     let setting = args.next().filter(|s| is_setting(s));
                     selection
@@ -55,6 +59,9 @@ impl Selection {
             }
         }
         selection.combination.guests = guests.unwrap_or(selection.combination.dom0);
+        if selection.combination.back == Back::Module && !selection.workers.is_empty() {
+            return Err("--workers is of the process: the module has none".into());
+        }
         // Another has no rows of what a frame cost.
         if selection.profile && !matches!(selection.names.as_slice(), [name] if name.starts_with("32")) {
             return Err(
@@ -116,6 +123,9 @@ mod tests {
             &["--guest-debian", "sid"],
             &["--dom0"],
             &["--dom0", "hvm"],
+            &["--back"],
+            &["--back", "netback"],
+            &["--back", "module", "--workers", "1"],
         ] {
             assert!(Selection::parse(wrong).is_err(), "{wrong:?}");
         }
@@ -146,5 +156,7 @@ mod tests {
         );
         assert_eq!(played(&["--guest-debian", "13-backports"]).0, "12");
         assert_eq!(played(&["--dom0", "pvh"]), ("12", "12", "-debian12-pvh-guests12".into()));
+        assert_eq!(played(&["--back", "process"]), played(&[]));
+        assert_eq!(played(&["--back", "module"]), ("12", "12", "-debian12-guests12-module".into()));
     }
 }
