@@ -17,8 +17,8 @@
  * TX and RX are the guest's view in the core, and the interface's in names of net_device: what the
  * guest sends is received here.
  *
- * Lock order: `control`; a guest's `steps`; RTNL; `queues_lock`. No lock is between xmit and the poll:
- * the stack has one sender at a time (netdev_queue's lock), and NAPI one poll.
+ * Lock order: `control`; a guest's `steps`; RTNL; `queues_lock`. No lock is between xmit and the
+ * poll: the stack has one sender at a time (netdev_queue's lock), and NAPI one poll.
  */
 #ifndef PREGRANT_DRIVER_H
 #define PREGRANT_DRIVER_H
@@ -58,9 +58,9 @@ struct pregrant_queue {
 	struct pregrant_device *dev;
 	unsigned int index;
 
-	/* skbs for the guest: the sender's in, the poll's out; while there is no poll, control's. */
+	/* skbs for the guest: the sender adds, the poll takes; while there is none, control. */
 	struct ptr_ring waiting;
-	u32 frames_in; /* the sender's: all that it ever added, which wrap */
+	u32 frames_in; /* the sender's: all that it ever added; it wraps */
 	u32 bytes_in;
 	bool takes_frames; /* for senders: there is a thread, and NAPI is enabled */
 	struct task_struct *thread; /* changed under `queues_lock`; NULL: none */

@@ -138,7 +138,7 @@ struct pregrant_frame *pk_frames_take(struct pregrant_queue *queue, size_t most,
 			frame->gso_type = skb_shinfo(skb)->gso_type & SKB_GSO_TCPV6 ? PREGRANT_GSO_TCPV6 :
 										      PREGRANT_GSO_TCPV4;
 		}
-		/* The core begins each on a cache line, and leaves a gap ahead that is shorter than it. */
+		/* The core begins each on a cache line, after a gap that is shorter than it. */
 		used += ALIGN(skb->len, 64) + min_t(size_t, ALIGN(skb->len, 64), PAGE_SIZE);
 	}
 	pregrant_queue_took(queue, k, bytes);

@@ -18,7 +18,7 @@
 //! ([`FramePort::rx_stands`](super::FramePort::rx_stands)), unless they are in such memory
 //! ([`Lender::may_wait`]).
 
-use super::{Arena, Burst, FrameDesc, ZeroCopyBurst};
+use super::{Burst, FrameDesc, ZeroCopyBurst};
 use crate::shm::{Piece, SharedBytes};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -63,6 +63,11 @@ impl Loan {
     /// Creates the handle of the one reader.
     pub fn new(payload: Arc<dyn Lender>) -> Self {
         Self(payload)
+    }
+
+    /// See [`Lender::may_wait`].
+    pub fn may_wait(&self) -> bool {
+        self.0.may_wait()
     }
 
     /// Calls [`Lender::read`].
@@ -132,68 +137,6 @@ impl Burst<'_> {
             from += n;
         }
         true
-    }
-}
-
-impl Arena {
-    /// Sets whether frames that are moved in may have [zero-copy](Loan) payload: the arena's owner
-    /// must only copy them to a guest, and must not read their payload otherwise.
-    pub fn take_lent(&mut self, takes: bool) {
-        self.takes_lent = takes;
-    }
-
-    /// The setting of [`take_lent`](Self::take_lent).
-    #[inline(always)]
-    pub fn takes_lent(&self) -> bool {
-        self.takes_lent
-    }
-
-    /// Like [`move_in_filled`](Self::move_in_filled), with zero-copy payload `lent`. If this arena
-    /// takes none, the payload is copied at once.
-    pub fn move_in_lent(&mut self, bytes: Box<[u8]>, frames: &[FrameDesc], lent: Option<Loan>) {
-        self.move_in_filled(bytes, frames);
-        self.lent = lent;
-        if !self.takes_lent {
-            self.make_private(0);
-        }
-    }
-
-    /// The frames of this arena, which are in its own bytes, have zero-copy payload `lent`. Only an
-    /// arena that [takes it](Self::takes_lent) may get it.
-    pub fn lend(&mut self, lent: Loan) {
-        debug_assert!(self.takes_lent && !self.moved_in);
-        self.lent = Some(lent);
-    }
-
-    /// The zero-copy payload of the arena's frames.
-    #[inline(always)]
-    pub fn lent(&self) -> Option<&Loan> {
-        self.lent.as_ref()
-    }
-
-    /// Called when the frames were read: releases the payload.
-    #[inline(always)]
-    pub fn end_loan(&mut self) {
-        self.lent = None;
-    }
-
-    /// Frame `first` and those after it wait for their receiver's slots: they are made
-    /// [private](Self::make_private), unless they [may wait](Lender::may_wait) as they are.
-    pub fn make_wait(&mut self, first: usize) {
-        if !self.lent.as_ref().is_some_and(|lent| lent.0.may_wait()) {
-            self.make_private(first);
-        }
-    }
-
-    /// Copies the payload of frame `first` and of those after it, and releases all payload: of the
-    /// frames before it only the heads remain.
-    #[cold]
-    pub fn make_private(&mut self, first: usize) {
-        if let Some(lent) = self.lent.take()
-            && let Some(frame) = self.frames.iter().take(self.n).nth(first)
-        {
-            lent.copy_out(frame.at as usize, &mut self.bytes);
-        }
     }
 }
 

@@ -17,12 +17,11 @@ use pregrant::port::{
     ARENA_BYTES, Arena, BURST_FRAMES, Burst, FramePort, Lender, LentPiece, Loan, Offloads, Room,
 };
 
-/// Frames of at most this many bytes are copied to the burst, each within a page: one grant copy. Where
-/// the skb has them they may cross one, and to lend them costs more than the copy.
+/// Frames of at most this many bytes are copied to the burst, each within a page: one grant copy.
+/// Where the skb has them they may cross one, and to lend them costs more than the copy.
 const COPIED: usize = 2048;
 /// Bytes of a longer one that are copied too: all headers.
 const HEAD: usize = 256;
-
 
 /// The port of a queue: C has it.
 pub struct Skbs {

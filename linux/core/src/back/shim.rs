@@ -75,8 +75,8 @@ unsafe extern "C" {
     /// Memory for bursts, zeroed. It waits until there is some.
     pub fn pk_burst(bytes: usize) -> *mut u8;
     pub fn pk_burst_free(at: *mut u8);
-    /// Chooses where a queue's next frames are fetched: `bytes` of memory of which no skb has a part,
-    /// and new ones may. Null: there is none, and they go to the core's own memory.
+    /// Chooses where a queue's next frames are fetched: `bytes` of memory of which no skb has a
+    /// part, and new ones may. Null: there is none, and they go to the core's own memory.
     pub fn pk_burst_next(port: Port, bytes: usize) -> *mut u8;
 
     // events.c
