@@ -71,7 +71,7 @@ pinged() {
 	ASK_SECONDS=90 ask one "while pidof ping; do sleep 1; done; echo \$(cat /tmp/echoes) \$(echoes)"
 	ANSWERED=$(echo "$ANSWER" | awk '{ print ($3 - $1 == 50) ? $4 - $2 : "none" }')
 	note "$1: of 50 pings of the guest $ANSWERED were answered"
-	[ "$ANSWERED" = 50 ] || fail "$1: the guest noticed"
+	[ "$ANSWERED" = 50 ] || { dmesg | tail -n 20; fail "$1: the guest noticed"; }
 }
 # news: the guest's kernel has said nothing, as in 52.
 quiet() { ask one "news" || fail "$1: the guest's kernel said: $ANSWER"; }

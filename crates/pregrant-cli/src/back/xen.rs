@@ -41,6 +41,9 @@ use std::time::{Duration, Instant};
 const SERVES: Serves = Serves::Vifs;
 /// The time that the kernel may need to connect a vif that was given back to it.
 const DYING: Duration = Duration::from_secs(1);
+/// The time after which a guest's frames are let go although its interface does not forward. Linux
+/// looks at new links once a second.
+const PLUGGED: Duration = Duration::from_secs(10);
 /// The time within which a guest's driver sees a state.
 const SEEN: Duration = Duration::from_millis(500);
 
@@ -367,7 +370,7 @@ fn log_notes(id: &DeviceId, notes: Notes) {
 fn plug_in_new(id: &DeviceId, place: &HotplugConfig) -> Result<()> {
     // No script comes for an interface of a vif that was connected before, nor renames it.
     let interface = Interface::new(&usual_name(id))?;
-    let until = Instant::now() + DYING;
+    let until = Instant::now() + PLUGGED;
     while interface.index().is_err() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
