@@ -12,7 +12,7 @@ guest() {
 	kernel = "/rig/vmlinux"
 	ramdisk = "$ramdisk"
 	extra = "console=hvc0 quiet loglevel=5 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr rig.job=$job $more"
-	memory = $memory
+	memory = $((memory + ${MORE_MEMORY:-0}))
 	vcpus = $vcpus
 	on_poweroff = "destroy"
 	on_crash = "destroy"

@@ -22,6 +22,8 @@
 //!                               docs/messages.md from the source and docs/messages.toml; --rekey: texts that changed
 //!                               keep their remedies
 //!   cargo xtask linux header    linux/module/core.h from linux/core/src: the functions that C and Rust share
+//!   cargo xtask linux debug     a kernel that finds a module's mistakes, from Debian's source, for the rig's and the
+//!                               self-test's release 12-debug, with the modules for it: an hour, by hand
 //!   cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
 //!                               the kernel module of linux/, by the headers of this machine, of DIR or of a Debian;
 //!                               selftest: both ends of a vif in a kernel, in QEMU without Xen
@@ -68,10 +70,11 @@ const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | 
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
        cargo xtask pair FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of SECOND alone]
-       cargo xtask linux header | cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
+       cargo xtask linux header | cargo xtask linux debug | cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
        cargo xtask package guest [--try RELEASE]... [--dracut] | cargo xtask package back [--try RELEASE]...
        cargo xtask messages [--rekey] | cargo xtask book
-       a RELEASE of Debian: 12, 13, 13-backports (the newest kernel of its backports); for guests and modules 11 too";
+       a RELEASE of Debian: 12, 13, 13-backports (the newest kernel of its backports); for guests and modules 11 too;
+       for the rig and the self-test 12-debug (the kernel of `cargo xtask linux debug`)";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
