@@ -4,7 +4,7 @@
 //!   cargo xtask ci              every layer, one after the other
 //!   cargo xtask ci LAYER...     only these; `ci rest` is every layer but `test`
 //!   cargo xtask test            the layer `test`; its last line counts tests
-//!   cargo xtask rig [NAME...] [--workers N,N] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount] [--profile] [--set NAME=VALUE]
+//!   cargo xtask rig [NAME...] [--workers N,N] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--icount] [--profile] [--poison] [--set NAME=VALUE]
 //!                               real Xen in QEMU: all scenarios of rig/scenarios, or those with such names; each once with each
 //!                               number of `pregrant back`'s worker threads; --debian 13: Xen, dom0 and guests of that
 //!                               release (12, 13, 13-backports), --guest-debian: the guests alone; --icount: where a microsecond is 1000
@@ -65,7 +65,7 @@ use workspace::Workspace;
 
 const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | cargo xtask list
        cargo xtask rig [NAME...] [--workers N,N] [--debian RELEASE] [--guest-debian RELEASE] [--dom0 pv|pvh]
-                       [--icount] [--profile] [--set NAME=VALUE] | cargo xtask rig list
+                       [--icount] [--profile] [--poison] [--set NAME=VALUE] | cargo xtask rig list
        cargo xtask rig profile [--debian RELEASE] [--guest-debian RELEASE]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
