@@ -45,6 +45,8 @@
 #define PREGRANT_WAIT_PLACES (2 * PREGRANT_WAIT_FRAMES)
 /* What the core takes of it at once: its burst. */
 #define PREGRANT_BURST_FRAMES 64
+/* Memory for bursts from the guest, of which skbs may have parts. */
+#define PREGRANT_BURSTS 4
 /* Fragments of these in a burst. An skb with more is copied. */
 #define PREGRANT_PIECES 192
 /* What may wait in the stack's queue meanwhile (txqueuelen), which has no limit in bytes. */
@@ -77,6 +79,8 @@ struct pregrant_queue {
 	struct pregrant_back_queue *core; /* NULL: none, and NAPI is disabled */
 	struct hrtimer timer; /* for the core's deadline */
 	struct list_head received; /* skbs of one poll, for the stack */
+	struct page *bursts[PREGRANT_BURSTS]; /* NULL: not made */
+	struct page *burst; /* of these, where frames are fetched; NULL: in the core's own memory */
 	unsigned int batches;
 	bool is_polled; /* in the poll: skbs are freed by several */
 	bool is_broken; /* the guest broke the protocol */
@@ -165,13 +169,15 @@ int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *de
 void pregrant_queue_purge(struct pregrant_queue *queue);
 void pregrant_queue_free(struct pregrant_queue *queue);
 void pregrant_queue_wake(struct pregrant_queue *queue);
-struct sk_buff *pregrant_queue_take(struct pregrant_queue *queue);
-void pregrant_queue_took(struct pregrant_queue *queue);
+void pregrant_queue_took(struct pregrant_queue *queue, u32 frames, u32 bytes);
 int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queue *core,
 			 struct pregrant_back_counters *counters);
 void pregrant_queue_refuse(struct pregrant_queue *queue);
 void pregrant_queue_stop(struct pregrant_queue *queue);
 netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev);
+
+/* burst.c */
+void pregrant_bursts_free(struct pregrant_queue *queue);
 
 /* frame.c */
 void pregrant_deliver(struct pregrant_queue *queue);

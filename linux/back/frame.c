@@ -1,31 +1,53 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * skbs: of frames that the guest sent, and for it. A frame from the guest is copied from the core's
- * burst to its skb. One for the guest is read by the core where the skb has it; a short one is
- * copied to the burst, which costs less.
+ * skbs: of frames that the guest sent, and for it. A short frame from the guest is copied from the
+ * core's burst to its skb; a long one stays there (burst.c), but for its headers. One for the guest
+ * is read by the core where the skb has it; a short one is copied to the burst, which costs less.
  */
 #include <linux/etherdevice.h>
+#include <linux/mm.h>
+#include <xen/xen.h>
 
 #include "driver.h"
 
 /* Of longer frames HEAD bytes, with all headers, are in the linear part, the rest is in pages. */
 #define LINEAR_MAX 2048
 #define HEAD 256
-/* The largest order of these pages, if the kernel has some. */
+/* The largest order of pages that long frames are copied to, if the kernel has some. */
 #define ORDER 3
 
-static struct sk_buff *skb_with(struct napi_struct *napi, const void *bytes, size_t len)
+static struct sk_buff *short_skb(struct pregrant_queue *queue, const void *bytes, size_t len)
+{
+	struct sk_buff *skb = napi_alloc_skb(&queue->napi, len);
+
+	if (skb)
+		skb_put_data(skb, bytes, len);
+	return skb;
+}
+
+/* Of the bytes where they are, page by page: devices of a PV domain take no longer fragments. */
+static struct sk_buff *long_skb(struct pregrant_queue *queue, const void *bytes, size_t len)
+{
+	struct sk_buff *skb = short_skb(queue, bytes, HEAD);
+	size_t at, some;
+
+	BUILD_BUG_ON((PREGRANT_FRAME_MAX - HEAD) / PAGE_SIZE + 2 > MAX_SKB_FRAGS);
+	for (at = HEAD; skb && at < len; at += some) {
+		struct page *page = virt_to_page(bytes + at);
+
+		some = min_t(size_t, len - at, PAGE_SIZE - offset_in_page(bytes + at));
+		get_page(page);
+		skb_add_rx_frag(skb, skb_shinfo(skb)->nr_frags, page, offset_in_page(bytes + at), some, PAGE_SIZE);
+	}
+	return skb;
+}
+
+static struct sk_buff *copied_skb(const void *bytes, size_t len)
 {
 	struct sk_buff *skb;
 	int err;
 
-	if (len <= LINEAR_MAX) {
-		skb = napi_alloc_skb(napi, len);
-		if (skb)
-			skb_put_data(skb, bytes, len);
-		return skb;
-	}
-	skb = alloc_skb_with_frags(NET_SKB_PAD + NET_IP_ALIGN + HEAD, len - HEAD, ORDER, &err,
+	skb = alloc_skb_with_frags(NET_SKB_PAD + NET_IP_ALIGN + HEAD, len - HEAD, xen_pv_domain() ? 0 : ORDER, &err,
 				   GFP_ATOMIC | __GFP_NOWARN);
 	if (!skb)
 		return NULL;
@@ -39,14 +61,22 @@ static struct sk_buff *skb_with(struct napi_struct *napi, const void *bytes, siz
 	return NULL;
 }
 
-void pk_frame_from_guest(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum, u32 gso_type,
+static struct sk_buff *skb_with(struct pregrant_queue *queue, const void *bytes, size_t len)
+{
+	if (len <= LINEAR_MAX)
+		return short_skb(queue, bytes, len);
+	return queue->burst ? long_skb(queue, bytes, len) : copied_skb(bytes, len);
+}
+
+bool pk_frame_from_guest(struct pregrant_queue *queue, const void *bytes, size_t len, u32 csum, u32 gso_type,
 			 u32 gso_size)
 {
-	struct sk_buff *skb = len >= ETH_HLEN ? skb_with(&queue->napi, bytes, len) : NULL;
+	struct sk_buff *skb = len >= ETH_HLEN ? skb_with(queue, bytes, len) : NULL;
+	bool is_long = len > LINEAR_MAX;
 
 	if (!skb) {
 		queue->rx_dropped++;
-		return;
+		return is_long;
 	}
 	/* The core makes the checksum of a large segment blank. */
 	if (csum & PREGRANT_CSUM_BLANK || gso_type)
@@ -64,10 +94,11 @@ void pk_frame_from_guest(struct pregrant_queue *queue, const void *bytes, size_t
 	queue->rx_packets++;
 	queue->rx_bytes += len;
 	list_add_tail(&skb->list, &queue->received);
-	return;
+	return is_long;
 drop:
 	queue->rx_dropped++;
 	kfree_skb(skb);
+	return is_long;
 }
 
 /* Called between batches. The stack may send frames to any vif in response: they are queued. */
@@ -83,14 +114,16 @@ struct pregrant_frame *pk_frames_take(struct pregrant_queue *queue, size_t most,
 {
 	struct sk_buff *skb;
 	size_t k, used = 0;
+	u32 bytes = 0;
 
 	most = min_t(size_t, most, ARRAY_SIZE(queue->frames));
 	for (k = 0; k < most && used + PREGRANT_FRAME_MAX <= room; k++) {
 		struct pregrant_frame *frame = &queue->frames[k];
 
-		skb = pregrant_queue_take(queue);
+		skb = __ptr_ring_consume(&queue->waiting);
 		if (!skb)
 			break;
+		bytes += skb->len;
 		frame->skb = skb;
 		frame->len = skb->len;
 		frame->csum = 0;
@@ -105,10 +138,10 @@ struct pregrant_frame *pk_frames_take(struct pregrant_queue *queue, size_t most,
 			frame->gso_type = skb_shinfo(skb)->gso_type & SKB_GSO_TCPV6 ? PREGRANT_GSO_TCPV6 :
 										      PREGRANT_GSO_TCPV4;
 		}
-		/* The core begins each on a cache line, and long ones on a page. */
-		used += ALIGN(skb->len, 64) + (skb->len > PAGE_SIZE ? PAGE_SIZE : 0);
+		/* The core begins each on a cache line, and leaves a gap ahead that is shorter than it. */
+		used += ALIGN(skb->len, 64) + min_t(size_t, ALIGN(skb->len, 64), PAGE_SIZE);
 	}
-	pregrant_queue_took(queue);
+	pregrant_queue_took(queue, k, bytes);
 	*n = k;
 	return queue->frames;
 }

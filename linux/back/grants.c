@@ -3,7 +3,6 @@
  * Grant copies, by GNTTABOP_copy, in any context. Xen may ask to try again (GNTST_eagain): such a
  * copy has failed, and its frame is lost.
  */
-#include <linux/gfp.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
@@ -20,6 +19,9 @@ struct pregrant_copies {
 	struct gnttab_copy ops[OPS];
 	u16 copy[OPS];
 	unsigned int nr;
+	/* A page of ours, and its frame number: copies that follow are often of the same. */
+	unsigned long page;
+	u64 gfn;
 };
 
 struct pregrant_copies *pk_copies_new(void)
@@ -32,21 +34,31 @@ void pk_copies_free(struct pregrant_copies *copies)
 	kvfree(copies);
 }
 
-static void set_op(struct gnttab_copy *op, u16 of, u32 gref, u16 offset, const void *at, bool is_direct, u16 len,
-		   bool to_peer)
+static __always_inline u64 gfn_of(struct pregrant_copies *list, const void *at, bool is_direct)
+{
+	unsigned long page = (unsigned long)at & PAGE_MASK;
+
+	if (page != list->page) {
+		list->page = page;
+		list->gfn = pfn_to_gfn(is_direct ? PFN_DOWN(__pa(at)) : vmalloc_to_pfn(at));
+	}
+	return list->gfn;
+}
+
+static __always_inline void set_op(struct gnttab_copy *op, u16 of, u32 gref, u16 offset, u64 gfn, u16 at, u16 len,
+				   bool to_peer)
 {
 	struct gnttab_copy_ptr *theirs = to_peer ? &op->dest : &op->source;
 	struct gnttab_copy_ptr *own = to_peer ? &op->source : &op->dest;
-	unsigned long pfn = is_direct ? PFN_DOWN(__pa(at)) : vmalloc_to_pfn(at);
 
 	/* The reference is less long than the frame number. */
 	theirs->u.gmfn = 0;
 	theirs->u.ref = gref;
 	theirs->domid = of;
 	theirs->offset = offset;
-	own->u.gmfn = pfn_to_gfn(pfn);
+	own->u.gmfn = gfn;
 	own->domid = DOMID_SELF;
-	own->offset = offset_in_page(at);
+	own->offset = at;
 	op->len = len;
 	op->flags = to_peer ? GNTCOPY_dest_gref : GNTCOPY_source_gref;
 	op->status = GNTST_okay;
@@ -69,13 +81,14 @@ static void run(struct pregrant_copies *list, struct pregrant_copy *copies)
 }
 
 /* Adds an operation of copy `k`. */
-static void add(struct pregrant_copies *list, struct pregrant_copy *copies, size_t k, u16 of, const void *here,
-		bool is_direct, u16 offset, u16 len, bool to_peer)
+static __always_inline void add(struct pregrant_copies *list, struct pregrant_copy *copies, size_t k, u16 of,
+				const void *here, bool is_direct, u16 offset, u16 len, bool to_peer)
 {
 	if (list->nr == OPS)
 		run(list, copies);
 	list->copy[list->nr] = k;
-	set_op(&list->ops[list->nr++], of, copies[k].gref, offset, here, is_direct, len, to_peer);
+	set_op(&list->ops[list->nr++], of, copies[k].gref, offset, gfn_of(list, here, is_direct),
+	       offset_in_page(here), len, to_peer);
 }
 
 size_t pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, struct pregrant_copy *copies, size_t n,
@@ -85,6 +98,8 @@ size_t pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, s
 	bool is_base_direct = !is_vmalloc_addr(base);
 	size_t k, made = 0;
 
+	/* A page that skbs had may be another frame by now. */
+	list->page = 0;
 	for (k = 0; k < n; k++) {
 		u32 at = copies[k].at, left = copies[k].len;
 		u16 offset = copies[k].offset;
@@ -122,15 +137,4 @@ size_t pk_copy(struct pregrant_copies *list, u16 of, void *base, bool to_peer, s
 	}
 	run(list, copies);
 	return made;
-}
-
-/* Pages of the kernel's own addresses if possible, since the frame of each is looked up. */
-void *pk_burst(size_t bytes)
-{
-	return kvzalloc(bytes, GFP_KERNEL | __GFP_NOFAIL);
-}
-
-void pk_burst_free(void *at)
-{
-	kvfree(at);
 }

@@ -134,22 +134,19 @@ static void count_out(struct pregrant_guest *guest, unsigned int n)
 	atomic_sub(n, &guest->pages);
 }
 
-/* In any context. False: some stay mapped. */
-static bool unmap_all(struct pregrant_map *map)
+/* In any context: by one hypercall, and a flush for each 32. Returns how many stay mapped. */
+static unsigned int unmap_pages(struct gnttab_unmap_grant_ref *ops, unsigned int n)
 {
 	unsigned int k, lost = 0;
 
-	if (map->mapped && HYPERVISOR_grant_table_op(GNTTABOP_unmap_grant_ref, map->ops, map->mapped))
-		lost = map->mapped;
-	else
-		for (k = 0; k < map->mapped; k++)
-			lost += map->ops[k].status != GNTST_okay;
-	map->mapped = 0;
-	count_out(map->guest, map->n);
-	if (!WARN_ON_ONCE(lost))
-		return true;
+	if (n && HYPERVISOR_grant_table_op(GNTTABOP_unmap_grant_ref, ops, n))
+		for (k = 0; k < n; k++)
+			ops[k].status = GNTST_general_error;
+	for (k = 0; k < n; k++)
+		lost += ops[k].status != GNTST_okay;
+	WARN_ON_ONCE(lost);
 	atomic64_add(lost, &pregrant_maps_lost);
-	return false;
+	return lost;
 }
 
 static struct pregrant_map *map_new(unsigned int n)
@@ -346,10 +343,37 @@ void *pk_map_at(struct pregrant_map *map)
 
 void pk_unmap(struct pregrant_map *map)
 {
-	if (!unmap_all(map))
+	unsigned int lost = unmap_pages(map->ops, map->mapped);
+
+	map->mapped = 0;
+	count_out(map->guest, map->n);
+	if (lost)
 		return;
 	if (map->n == 1)
 		keep_spare(map);
 	else
 		queue_work(pregrant_control, &map->work);
+}
+
+void pk_unmap_several(struct pregrant_map **maps, size_t n)
+{
+	struct gnttab_unmap_grant_ref ops[PREGRANT_UNMAPS];
+	unsigned int k, nr = 0;
+
+	for (k = 0; k < n; k++)
+		if (maps[k]->n == 1)
+			ops[nr++] = maps[k]->ops[0];
+	unmap_pages(ops, nr);
+	for (k = nr = 0; k < n; k++) {
+		struct pregrant_map *map = maps[k];
+
+		if (map->n > 1) {
+			pk_unmap(map);
+			continue;
+		}
+		map->mapped = 0;
+		count_out(map->guest, 1);
+		if (ops[nr++].status == GNTST_okay)
+			keep_spare(map);
+	}
 }

@@ -115,23 +115,16 @@ wake:
 	return NETDEV_TX_OK;
 }
 
-/* Takes an skb that waits. NULL: there is none; what comes now has the queue polled again. */
-struct sk_buff *pregrant_queue_take(struct pregrant_queue *queue)
-{
-	struct sk_buff *skb = __ptr_ring_consume(&queue->waiting);
-
-	if (skb) {
-		WRITE_ONCE(queue->frames_out, queue->frames_out + 1);
-		WRITE_ONCE(queue->bytes_out, queue->bytes_out + skb->len);
-	}
-	return skb;
-}
-
-/* Called after some were taken: wakes a stopped sender once half of what may wait is gone. */
-void pregrant_queue_took(struct pregrant_queue *queue)
+/*
+ * So much was taken of what waits: wakes a stopped sender once half of what may wait is gone. What
+ * comes after the last that was taken has the queue polled again.
+ */
+void pregrant_queue_took(struct pregrant_queue *queue, u32 frames, u32 bytes)
 {
 	struct netdev_queue *txq = txq_of(queue);
 
+	WRITE_ONCE(queue->frames_out, queue->frames_out + frames);
+	WRITE_ONCE(queue->bytes_out, queue->bytes_out + bytes);
 	/* This sees the sender's stop, or the sender sees what was taken. */
 	smp_mb();
 	if (likely(!netif_tx_queue_stopped(txq)) || !netif_running(queue->dev->netdev))
@@ -143,12 +136,14 @@ void pregrant_queue_took(struct pregrant_queue *queue)
 static void drop_waiting(struct pregrant_queue *queue)
 {
 	struct sk_buff *skb;
+	u32 frames, bytes = 0;
 
-	while ((skb = pregrant_queue_take(queue))) {
-		queue->tx_dropped++;
+	for (frames = 0; (skb = __ptr_ring_consume(&queue->waiting)); frames++) {
+		bytes += skb->len;
 		dev_kfree_skb_any(skb);
 	}
-	pregrant_queue_took(queue);
+	queue->tx_dropped += frames;
+	pregrant_queue_took(queue, frames, bytes);
 }
 
 static enum hrtimer_restart deadline(struct hrtimer *timer)
@@ -283,6 +278,7 @@ int pregrant_queue_start(struct pregrant_queue *queue, struct pregrant_back_queu
 	queue->thread = thread;
 	queue->counters = counters;
 	queue->is_broken = false;
+	queue->burst = NULL;
 	queue->core = core;
 	napi_enable(&queue->napi);
 	smp_store_release(&queue->takes_frames, true);
@@ -328,6 +324,7 @@ void pregrant_queue_free(struct pregrant_queue *queue)
 {
 	netif_napi_del(&queue->napi);
 	drop_waiting(queue);
+	pregrant_bursts_free(queue);
 	ptr_ring_cleanup(&queue->waiting, NULL);
 }
 

@@ -286,6 +286,8 @@ struct pregrant_map *pk_map(struct pregrant_device *device, u16 of, const u32 *g
 void *pk_map_at(struct pregrant_map *map);
 /* In any context. */
 void pk_unmap(struct pregrant_map *map);
+/* The same for `n` maps, at most PREGRANT_UNMAPS: single pages by one hypercall. */
+void pk_unmap_several(struct pregrant_map **maps, size_t n);
 /* Room for the operations of a hypercall. It waits until there is some. */
 struct pregrant_copies *pk_copies_new(void);
 void pk_copies_free(struct pregrant_copies *copies);
@@ -301,6 +303,11 @@ size_t pk_copy(struct pregrant_copies *copies, u16 of, void *base, bool to_peer,
 void *pk_burst(size_t bytes);
 void pk_burst_free(void *at);
 /*
+ * Chooses where a queue's next frames are fetched: `bytes` of memory of which no skb has a
+ * part, and new ones may. Null: there is none, and they go to the core's own memory.
+ */
+void *pk_burst_next(struct pregrant_queue *port, size_t bytes);
+/*
  * Binds an event channel to the guest's `remote`; `port` gets the local number. Null: `code`
  * has the error.
  */
@@ -310,8 +317,11 @@ struct pregrant_channel *pk_channel_bind(struct pregrant_device *device, u32 rem
 struct pregrant_queue *pk_port(struct pregrant_device *device, u32 queue);
 /* True if the interface takes frames. */
 bool pk_port_is_up(struct pregrant_queue *port);
-/* Makes an skb of a frame that the guest sent, which goes to the stack after the poll. */
-void pk_frame_from_guest(struct pregrant_queue *port, const void *bytes, size_t len, u32 csum,
+/*
+ * Makes an skb of a frame that the guest sent, which goes to the stack after the poll. True if
+ * it is long: then it may have a part of its burst, and pk_burst_next must follow.
+ */
+bool pk_frame_from_guest(struct pregrant_queue *port, const void *bytes, size_t len, u32 csum,
 	u32 gso_type, u32 gso_size);
 /*
  * Takes at most `most` skbs for the guest, which fit into `room` bytes. `n` gets the number of

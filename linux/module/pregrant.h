@@ -110,6 +110,9 @@ struct pregrant_frame {
 	bool lends; /* its bytes are to be read where the skb has them */
 };
 
+/* Maps of a list that are unmapped at once: UNMAPS of the crate. */
+#define PREGRANT_UNMAPS 16
+
 /* A grant copy, of a list: CopyOp of the crate. */
 struct pregrant_copy {
 	u32 gref;

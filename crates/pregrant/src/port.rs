@@ -257,6 +257,14 @@ impl Arena {
         self.exchange();
     }
 
+    /// Removes the frames, and puts new ones into `bytes`, of [`ARENA_BYTES`], from now on. Returns
+    /// what they replace: for a platform on which somebody still reads the frames there.
+    pub fn replace(&mut self, bytes: BurstBuffer) -> BurstBuffer {
+        debug_assert_eq!(bytes.len(), ARENA_BYTES);
+        self.clear();
+        core::mem::replace(&mut self.bytes, bytes)
+    }
+
     /// Returns the bytes that were moved in, before or after a clear. Frames in them have no bytes
     /// then; only their lengths are still right.
     pub fn move_out(&mut self) -> Option<Box<[u8]>> {
@@ -375,6 +383,17 @@ impl Arena {
     #[inline]
     pub fn free_by_pages(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         if len > PAGE_SIZE { self.free_with_page_at(0, len, offload) } else { self.room(len, offload) }
+    }
+
+    /// Like [`room`](Self::room), for a frame that will be copied to a guest by grants: one of at most
+    /// a page is within one, so that it takes one operation.
+    #[inline(always)]
+    pub fn free_within_page(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
+        let gap = self.gap_to_page(0);
+        if gap < len && len <= PAGE_SIZE && self.used + gap + len <= self.bytes.len() {
+            self.used += gap;
+        }
+        self.room(len, offload)
     }
 
     /// Appends a copy of `frame`, [aligned for pages](Self::free_by_pages). False: there is no
@@ -780,5 +799,24 @@ mod tests {
         assert_eq!(arena.len(), 5, "three more of the longest");
         // A buffer that is too small is not used.
         assert_eq!(Arena::over(BurstBuffer::heap(100)).burst().bytes.len(), ARENA_BYTES);
+    }
+
+    #[test]
+    fn a_short_frame_is_within_a_page_and_bytes_can_be_exchanged() {
+        let mut arena = Arena::new();
+        let page_of = |bytes: &[u8], at: usize| (bytes.as_ptr().addr() + at) / PAGE_SIZE;
+        for len in (1..=BURST_FRAMES).map(|k| k * 997 % PAGE_SIZE + 1) {
+            arena.free_within_page(len, Offload::default()).unwrap().fill(len as u8);
+            let (burst, at) = (arena.burst(), arena.desc(arena.len() - 1).at as usize);
+            assert_eq!(page_of(burst.bytes, at), page_of(burst.bytes, at + len - 1));
+        }
+        assert!(arena.free_within_page(1, Offload::default()).is_none(), "a burst has no more frames");
+        let was = arena.burst().bytes.as_ptr();
+        let old = arena.replace(BurstBuffer::lines(ARENA_BYTES));
+        assert!(arena.is_empty() && old.as_ptr() == was && arena.burst().bytes.as_ptr() != was);
+        // A frame of more than a page begins where the last one ended.
+        assert!(arena.free_within_page(100, Offload::default()).is_some());
+        assert!(arena.free_within_page(MAX_FRAME, Offload::default()).is_some());
+        assert_eq!(arena.desc(1).at, 128);
     }
 }

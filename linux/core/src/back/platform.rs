@@ -23,6 +23,8 @@ use pregrant::wire::grant::GrantStatus;
 use pregrant::{DomId, EvtchnPort, GrantRef, PAGE_SIZE, PlatformError};
 
 const NOT_SUPPORTED: i32 = 95;
+/// Maps that are unmapped by one call: PREGRANT_UNMAPS.
+const UNMAPS: usize = 16;
 
 /// A handle of one device, for one user at a time.
 pub struct Machine {
@@ -189,7 +191,13 @@ unsafe impl PeerMem for Machine {
 
     fn unmap(&self, done: &mut Vec<Map>) {
         self.count(|ops| ops.unmaps += done.iter().map(|map| map.pages as u64).sum::<u64>());
-        done.clear();
+        for some in done.chunks(UNMAPS) {
+            let mut maps = [core::ptr::null_mut(); UNMAPS];
+            maps.iter_mut().zip(some).for_each(|(to, map)| *to = map.map);
+            // SAFETY: they are forgotten below: it is the owners' last word.
+            unsafe { shim::pk_unmap_several(maps.as_mut_ptr(), some.len()) };
+        }
+        done.drain(..).for_each(core::mem::forget);
     }
 
     fn copy(&self, of: DomId, local: LocalBytes<'_>, ops: &mut [CopyOp]) -> Result<(), PlatformError> {

@@ -1,19 +1,26 @@
 //! The remote side of a queue: the net_device.
 //!
 //! ```text
-//!   skb of the guest's frame <--copied-- the core's burst
+//!   skb of the guest's frame <--copied-- the core's burst    a long one stays there: the next burst is elsewhere
 //!   skb for the guest --short: copied--> the core's burst
 //!                     --Loan: head copied, the rest is read where the skb has it--> the guest's pages
 //! ```
 
 use super::shim::{self, Port};
 use crate::halves::{csum_of, offload_of};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::ptr::NonNull;
+use pregrant::PAGE_SIZE;
+use pregrant::burst_buffer::BurstBuffer;
 use pregrant::port::{
     ARENA_BYTES, Arena, BURST_FRAMES, Burst, FramePort, Lender, LentPiece, Loan, Offloads, Room,
 };
 
-/// Frames of at most this many bytes are copied to the burst, like the headers of longer ones.
+/// Frames of at most this many bytes are copied to the burst, each within a page: one grant copy. Where
+/// the skb has them they may cross one, and to lend them costs more than the copy.
+const COPIED: usize = 2048;
+/// Bytes of a longer one that are copied too: all headers.
 const HEAD: usize = 256;
 
 
@@ -21,13 +28,27 @@ const HEAD: usize = 256;
 pub struct Skbs {
     port: Port,
     lender: Arc<dyn Lender>,
+    /// The last burst had a long frame.
+    pub had_long: bool,
 }
 // SAFETY: one poll at a time calls it; C locks what senders share with it.
 unsafe impl Send for Skbs {}
 
 impl Skbs {
+    #[inline(never)]
     pub fn new(port: Port) -> Self {
-        Self { port, lender: Arc::new(LentSkbs(port)) }
+        Self { port, lender: Arc::new(LentSkbs(port)), had_long: false }
+    }
+}
+
+impl Skbs {
+    /// Memory for the next burst, of which no skb has a part. None: there is only the core's own.
+    pub fn next_burst(&self) -> Option<BurstBuffer> {
+        // SAFETY: the queue lives.
+        let at = NonNull::new(unsafe { shim::pk_burst_next(self.port, ARENA_BYTES) })?;
+        // SAFETY: so many initialised bytes, which live as long as the queue. Skbs only read those
+        // that the next call does not return.
+        Some(unsafe { BurstBuffer::over(at, ARENA_BYTES, Box::new(())) })
     }
 }
 
@@ -69,8 +90,8 @@ impl FramePort for Skbs {
         for (frame, offload) in frames.iter() {
             let (of, bytes) = (&offload, frame.as_ptr());
             let (gso_type, gso_size) = (of.gso_type.into(), of.gso_size.into());
-            // SAFETY: the bytes are copied.
-            unsafe {
+            // SAFETY: the bytes are copied, or stay as they are while the skb lives: `had_long`.
+            self.had_long |= unsafe {
                 shim::pk_frame_from_guest(self.port, bytes, frame.len(), csum_of(of), gso_type, gso_size)
             };
         }
@@ -88,9 +109,14 @@ impl FramePort for Skbs {
         for frame in &mut *frames {
             let offload = offload_of(frame.csum.into(), frame.gso_type.into(), frame.gso_size.into());
             let len = frame.len as usize;
-            frame.lends = len > HEAD && takes_lent;
-            let place =
-                if frame.lends { into.room(len, offload) } else { into.free_by_pages(len, offload) };
+            frame.lends = len > COPIED && takes_lent;
+            let place = if frame.lends {
+                into.room(len, offload)
+            } else if len <= PAGE_SIZE {
+                into.free_within_page(len, offload)
+            } else {
+                into.free_by_pages(len, offload)
+            };
             match place {
                 Some(_) => frame.at = into.desc(into.len() - 1).at,
                 // Not reached: C took what fits.

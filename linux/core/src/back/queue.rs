@@ -16,6 +16,7 @@ use alloc::sync::Arc;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use pregrant::PeerFault;
+use pregrant::burst_buffer::BurstBuffer;
 use pregrant::net::back::queue::QueueShare;
 use pregrant::net::back::{BackQueue, Polled};
 use pregrant::net::stats::LiveStats;
@@ -29,6 +30,8 @@ pub struct Queue {
     queue: NonNull<BackQueue<Machine>>,
     port: Skbs,
     scratch: Box<Arena>,
+    /// The core's own memory for bursts, while `scratch` has some of C's.
+    own: Option<BurstBuffer>,
     /// The guest broke the protocol: the ring, and how.
     fault: Option<(&'static str, PeerFault)>,
 }
@@ -56,7 +59,7 @@ impl Queue {
         let scratch = scratch(&p);
         // SAFETY: the caller's.
         let counters = Counters(Arc::clone(unsafe { queue.as_mut() }.share()));
-        (Self { p, queue, port: Skbs::new(port), scratch, fault: None }, counters)
+        (Self { p, queue, port: Skbs::new(port), scratch, own: None, fault: None }, counters)
     }
 
     /// Its guest's fault: the ring, and how.
@@ -69,6 +72,19 @@ impl Queue {
         let Self { p, queue, port, scratch, .. } = self;
         // SAFETY: valid, and this one's alone (`new`).
         (unsafe { queue.as_mut() }, p, port, scratch)
+    }
+
+    /// Skbs may have parts of the last burst: the next is fetched elsewhere.
+    #[inline(never)]
+    fn fetch_elsewhere(&mut self) {
+        self.port.had_long = false;
+        let next = self.port.next_burst();
+        let is_own = next.is_none();
+        let Some(next) = next.or_else(|| self.own.take()) else { return };
+        let old = self.scratch.replace(next);
+        if !is_own && self.own.is_none() {
+            self.own = Some(old);
+        }
     }
 
     #[cold]
@@ -86,6 +102,10 @@ pub extern "C" fn pregrant_back_poll_queue(queue: &mut Queue) -> i32 {
         Ok(polled) => polled,
         Err(fault) => return queue.broken("tx", fault),
     };
+    if port.had_long {
+        queue.fetch_elsewhere();
+    }
+    let (core, p, port, _) = queue.parts();
     match core.poll_rx(p, port) {
         Ok(rx) => i32::from(tx == Polled::More || rx == Polled::More),
         Err(fault) => queue.broken("rx", fault),

@@ -49,6 +49,8 @@ unsafe extern "C" {
     pub fn pk_map_at(map: Map) -> *mut u8;
     /// In any context.
     pub fn pk_unmap(map: Map);
+    /// The same for `n` maps, at most PREGRANT_UNMAPS: single pages by one hypercall.
+    pub fn pk_unmap_several(maps: *mut Map, n: usize);
 
     // grants.c
     /// Room for the operations of a hypercall. It waits until there is some.
@@ -68,9 +70,14 @@ unsafe extern "C" {
         lent: *const LentPiece<'_>,
         nr_lent: usize,
     ) -> usize;
+
+    // burst.c
     /// Memory for bursts, zeroed. It waits until there is some.
     pub fn pk_burst(bytes: usize) -> *mut u8;
     pub fn pk_burst_free(at: *mut u8);
+    /// Chooses where a queue's next frames are fetched: `bytes` of memory of which no skb has a part,
+    /// and new ones may. Null: there is none, and they go to the core's own memory.
+    pub fn pk_burst_next(port: Port, bytes: usize) -> *mut u8;
 
     // events.c
     /// Binds an event channel to the guest's `remote`; `port` gets the local number. Null: `code`
@@ -84,7 +91,8 @@ unsafe extern "C" {
     pub fn pk_port_is_up(port: Port) -> bool;
 
     // frame.c
-    /// Makes an skb of a frame that the guest sent, which goes to the stack after the poll.
+    /// Makes an skb of a frame that the guest sent, which goes to the stack after the poll. True if
+    /// it is long: then it may have a part of its burst, and pk_burst_next must follow.
     pub fn pk_frame_from_guest(
         port: Port,
         bytes: *const u8,
@@ -92,7 +100,7 @@ unsafe extern "C" {
         csum: u32,
         gso_type: u32,
         gso_size: u32,
-    );
+    ) -> bool;
     /// Takes at most `most` skbs for the guest, which fit into `room` bytes. `n` gets the number of
     /// frames.
     pub fn pk_frames_take(port: Port, most: usize, room: usize, n: *mut usize) -> *mut Frame;
