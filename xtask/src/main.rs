@@ -9,7 +9,8 @@
 //!                               number of `pregrant back`'s worker threads; --debian 13: Xen, dom0 and guests of that
 //!                               release (12, 13, 13-backports), --guest-debian: the guests alone; --icount: where a microsecond is 1000
 //!                               instructions; --profile: of scenario 32 by function (`rig profile`: the last one's tables
-//!                               again); --set FRAMES=10000: for a scenario's variables that have defaults
+//!                               again); --poison: kernels check and poison what is free; --set FRAMES=10000: for a scenario's
+//!                               variables that have defaults
 //!   cargo xtask list            the layers, and what each shows; `rig list` the scenarios
 //!   cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
 //!                               fuzz targets for longer (60 s each); --keep: into fuzz/corpus with what is new
