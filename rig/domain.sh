@@ -11,8 +11,8 @@ guest() {
 	type = "$type"
 	kernel = "/rig/vmlinux"
 	ramdisk = "$ramdisk"
-	extra = "console=hvc0 quiet loglevel=5 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr rig.job=$job $more"
-	memory = $memory
+	extra = "console=hvc0 quiet loglevel=5 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr $(grep -oE 'slub_debug=[^ ]*|page_poison=1' /proc/cmdline | tr '\n' ' ')rig.job=$job $more"
+	memory = $((memory + ${MORE_MEMORY:-0}))
 	vcpus = $vcpus
 	on_poweroff = "destroy"
 	on_crash = "destroy"

@@ -162,7 +162,8 @@ moved() {
 combined() { ask one "ethtool -l eth0 | tail -n 1 | grep -q 'Combined:[[:space:]]*$1$'" || fail "not $1 queues"; }
 # well: the guest's kernel has logged nothing bad. It warns once if memory is allocated in atomic context.
 well() {
-	ask one "! dmesg | grep -E 'WARNING|BUG|Oops|Call Trace|does not let go|did not end|broke the protocol'" || fail "the guest's kernel: $ANSWER"
+	ask one "! dmesg | grep -E '$COMPLAINTS|Call Trace|does not let go|did not end|broke the protocol'" || fail "the guest's kernel: $ANSWER"
+	ask one no_leaks || fail "memory of the guest's kernel without an owner"
 	ask one "[ \"\$(cat /proc/sys/kernel/tainted)\" = 12288 ]" || fail "the guest's kernel is tainted otherwise"
 }
 # unload: no memory was allocated in atomic context, and every grant of the module's is ended.

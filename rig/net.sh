@@ -102,7 +102,8 @@ handed() {
 }
 # kernel_well: dom0's kernel has logged nothing bad of it. It prints call traces where `xl create` takes long (domain.sh).
 kernel_well() {
-	! dmesg | grep -E 'WARNING|BUG|Oops|unable to handle|blocked for more than|soft lockup|stay mapped|could not be unmapped' || fail "dom0's kernel complains"
+	! dmesg | grep -E "$COMPLAINTS|blocked for more than|soft lockup|stay mapped|could not be unmapped" || fail "dom0's kernel complains"
+	no_leaks || fail "memory of dom0's kernel without an owner"
 }
 
 # VIF: an interface on the bridge, in xl's syntax, for guest's vif=. $1: the last byte of its address.

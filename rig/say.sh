@@ -10,9 +10,9 @@ fail() { echo "-- FAIL: $*"; said_last 2>/dev/null; note "failed: $*"; exit 1; }
 # argument NAME: rig.NAME= on the kernel's command line.
 argument() { sed -n "s/.*\\brig\\.$1=\\([^ ]*\\).*/\\1/p" /proc/cmdline; }
 
-# within SECONDS COMMAND...: tries it again until it succeeds.
+# within SECONDS COMMAND...: tries it again until it succeeds. SLOWER: by how much kernels with checks are.
 within() {
-	_tries=$(($1 * 5)); shift
+	_tries=$(($1 * 5 * ${SLOWER:-1})); shift
 	until "$@" >/dev/null 2>&1; do
 		_tries=$((_tries - 1))
 		[ $_tries -gt 0 ] || { say "not within its time: $*"; return 1; }

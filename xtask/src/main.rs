@@ -5,12 +5,13 @@
 //!   cargo xtask ci LAYER...     only these; `ci rest` is every layer but `test`
 //!   cargo xtask test            the layer `test`; its last line counts tests
 //!   cargo xtask rig [NAME...] [--workers N,N] [--debian N] [--guest-debian N] [--dom0 pv|pvh] [--back process|module]
-//!                   [--icount] [--profile] [--set NAME=VALUE]
+//!                   [--icount] [--profile] [--poison] [--set NAME=VALUE]
 //!                               real Xen in QEMU: all scenarios of rig/scenarios, or those with such names; each once with each
 //!                               number of `pregrant back`'s worker threads; --debian 13: Xen, dom0 and guests of that
 //!                               release (12, 13, 13-backports), --guest-debian: the guests alone; --icount: where a microsecond is 1000
 //!                               instructions; --profile: of scenario 32 by function (`rig profile`: the last one's tables
-//!                               again); --set FRAMES=10000: for a scenario's variables that have defaults
+//!                               again); --poison: kernels check and poison what is free; --set FRAMES=10000: for a scenario's
+//!                               variables that have defaults
 //!   cargo xtask list            the layers, and what each shows; `rig list` the scenarios
 //!   cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
 //!                               fuzz targets for longer (60 s each); --keep: into fuzz/corpus with what is new
@@ -23,6 +24,8 @@
 //!                               docs/messages.md from the source and docs/messages.toml; --rekey: texts that changed
 //!                               keep their remedies
 //!   cargo xtask linux header    linux/module/core.h from linux/core/src: the functions that C and Rust share
+//!   cargo xtask linux debug     a kernel that finds a module's mistakes, from Debian's source, for the rig's and the
+//!                               self-test's release 12-debug, with the modules for it: an hour, by hand
 //!   cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
 //!                               the kernel module of linux/, by the headers of this machine, of DIR or of a Debian;
 //!                               selftest: both ends of a vif in a kernel, in QEMU without Xen
@@ -64,15 +67,16 @@ use workspace::Workspace;
 
 const USAGE: &str = "usage: cargo xtask ci [rest|LAYER...] | cargo xtask test | cargo xtask list
        cargo xtask rig [NAME...] [--workers N,N] [--debian RELEASE] [--guest-debian RELEASE] [--dom0 pv|pvh]
-                       [--back process|module] [--icount] [--profile] [--set NAME=VALUE] | cargo xtask rig list
+                       [--back process|module] [--icount] [--profile] [--poison] [--set NAME=VALUE] | cargo xtask rig list
        cargo xtask rig profile [--debian RELEASE] [--guest-debian RELEASE]
        cargo xtask fuzz [TARGET...] [--seconds N] [--jobs N] [--keep]
        cargo xtask figures [--runs N] [--anyway] | cargo xtask figures --page
        cargo xtask pair FIRST SECOND [--turns N] -- bench ARGS.. [-- ARGS of SECOND alone]
-       cargo xtask linux header | cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
+       cargo xtask linux header | cargo xtask linux debug | cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
        cargo xtask package guest [--try RELEASE]... [--dracut] | cargo xtask package back [--try RELEASE]...
        cargo xtask messages [--rekey] | cargo xtask book
-       a RELEASE of Debian: 12, 13, 13-backports (the newest kernel of its backports); for guests and modules 11 too";
+       a RELEASE of Debian: 12, 13, 13-backports (the newest kernel of its backports); for guests and modules 11 too;
+       for the rig and the self-test 12-debug (the kernel of `cargo xtask linux debug`)";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -5,6 +5,7 @@
 //! skipped.
 
 use crate::workspace::{Workspace, run, succeeds};
+use std::path::Path;
 
 /// Installs a Rust target of the pinned toolchain.
 pub fn target(w: &Workspace, target: &str) -> Result<(), String> {
@@ -126,6 +127,15 @@ pub fn debian(w: &Workspace, program: &str, package: &str) -> Result<bool, Strin
             println!("note: {why}");
             Ok(false)
         }
+    }
+}
+
+/// Installs a Debian package for a file of its that is no program.
+pub fn debian_file(w: &Workspace, file: &str, package: &str) -> Result<(), String> {
+    match (Path::new(file).exists(), is_root(w)) {
+        (true, _) => Ok(()),
+        (false, true) => apt(w, package),
+        (false, false) => Err(format!("as root: apt-get update && apt-get install -y {package}")),
     }
 }
 

@@ -6,19 +6,21 @@
 //!   declarations  linux/module/core.h, C: the functions that C and Rust share, from Rust's source
 //!   kbuild    linux/module and linux/back, C: the modules, by a kernel's headers
 //!   chroot    another release's headers and compiler, for its kernel
+//!   debug     a kernel that finds mistakes, from Debian's source, by hand
 //!   boot      the self-test module in a plain kernel in QEMU, without Xen
 //! ```
 //! Everything is below `target/linux`.
 
 mod boot;
 mod chroot;
+mod debug;
 mod declarations;
 mod frames;
 mod kbuild;
 mod object;
 
 use crate::package;
-use crate::rig::Plain;
+use crate::rig::{self, Plain};
 use crate::tool;
 use crate::workspace::Workspace;
 use kbuild::Headers;
@@ -36,6 +38,8 @@ pub struct Selection {
     frames: Option<u64>,
     /// True to write only the header of the functions that C and Rust share, and to build nothing.
     header: bool,
+    /// True to make the kernel that finds mistakes, and then the modules for it.
+    debug: bool,
 }
 
 /// The default number of frames of the self-test.
@@ -68,6 +72,10 @@ impl Selection {
         while let Some(arg) = args.next() {
             match *arg {
                 "header" => selection.header = true,
+                "debug" => {
+                    selection.debug = true;
+                    selection.release = Some(rig::DEBUG.into());
+                }
                 "selftest" => selection.frames = Some(FRAMES),
                 "--headers" => {
                     selection.headers = Some(args.next().ok_or("--headers wants a folder")?.into())
@@ -90,6 +98,9 @@ impl Selection {
 pub fn make(w: &Workspace, selection: &Selection) -> Result<(), String> {
     if selection.header {
         return declarations::make(w);
+    }
+    if selection.debug {
+        debug::make(w, &place(w))?;
     }
     let release = selection.release.as_deref();
     let (headers, modules) = built(w, selection.headers.as_deref(), release, &objects(w)?)?;
@@ -153,6 +164,7 @@ fn built(
     }
     let dir = place(w);
     let headers = match release {
+        Some(rig::DEBUG) => debug::headers(&dir)?,
         Some(number) => chroot::headers(w, number, &dir)?,
         None => Headers::find(headers)?,
     };
@@ -220,6 +232,8 @@ mod tests {
         assert_eq!(Selection::parse(&[]), Ok(Selection::default()));
         let selection = Selection::parse(&["selftest", "--frames", "1000", "--headers", "/h"]).unwrap();
         assert_eq!((selection.frames, selection.headers), (Some(1000), Some("/h".into())));
+        let selection = Selection::parse(&["debug"]).unwrap();
+        assert!(selection.debug && selection.release.as_deref() == Some("12-debug"), "{selection:?}");
         assert_eq!(Selection::parse(&["selftest"]).unwrap().frames, Some(super::FRAMES));
         assert!(Selection::parse(&["--frames", "0"]).is_err() && Selection::parse(&["x"]).is_err());
     }

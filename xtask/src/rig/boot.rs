@@ -29,6 +29,8 @@ const BOOT: Duration = Duration::from_secs(240);
 const SYSTEMD: &str = "systemd";
 /// Factor for all timeouts if a single processor of the host emulates all processors.
 const ONE_PROCESSOR: u32 = 3;
+/// The same for a kernel with checks, which scripts have too, as SLOWER.
+const CHECKS: u32 = 4;
 /// Lines of the log that a failure shows.
 const TAIL: usize = 30;
 
@@ -56,6 +58,7 @@ pub(super) fn play(rig: &Rig<'_>, machine: &Machine, plays: &[Play]) -> Result<V
     let mut tail = Vec::new();
     let mut playing: Option<(&Play, Instant, Vec<String>)> = None;
     let slower = if machine.emulator == Emulator::Threads { 1 } else { ONE_PROCESSOR };
+    let slower = if rig.combination.has_debug() { slower * CHECKS } else { slower };
     let mut patience = BOOT * slower;
     let ended = loop {
         let line = match console.line(patience) {
@@ -144,13 +147,18 @@ fn qemu(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Command {
         Kind::Pv => ("", &["-machine", "pc"]),
         Kind::Pvh => (" dom0=pvh", &["-machine", "q35", "-device", "amd-iommu"]),
     };
+    // Checks keep notes of each byte and each allocation.
+    let (all, of_dom0, settings) = match rig.combination.has_debug() {
+        true => ("4096", "1792M", format!("SLOWER={CHECKS} MORE_MEMORY=256 ")),
+        false => ("1536", "640M", String::new()),
+    };
     let xen = format!(
-        "console=com1 com1=115200,8n1 dom0_mem=640M,max:640M dom0_max_vcpus={cpus} spec-ctrl=no xpti=no pv-l1tf=no \
+        "console=com1 com1=115200,8n1 dom0_mem={of_dom0},max:{of_dom0} dom0_max_vcpus={cpus} spec-ctrl=no xpti=no pv-l1tf=no \
          gnttab_max_frames=64{kind}"
     );
     let dom0 = format!(
         "console=hvc0 quiet loglevel=4 panic=-1 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr \
-         {first}rig.play={} {}",
+         {first}{settings}rig.play={} {}",
         names.join(","),
         rig.settings.join(" ")
     );
@@ -166,7 +174,7 @@ fn qemu(rig: &Rig<'_>, machine: &Machine, names: &[String]) -> Command {
     if let Some(plugin) = &rig.plugin {
         command.args(["-plugin", plugin]);
     }
-    command.args(["-smp", cpus, "-m", "1536", "-nodefaults", "-display", "none", "-no-reboot"]);
+    command.args(["-smp", cpus, "-m", all, "-nodefaults", "-display", "none", "-no-reboot"]);
     command.args(["-serial", "stdio"]).arg("-kernel").arg(&images.xen).args(["-append", &xen]);
     // QEMU separates modules by commas: those in arguments are doubled.
     let modules = format!("{} {},{}", images.kernel.display(), dom0.replace(',', ",,"), dom0_image.display());

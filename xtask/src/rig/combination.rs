@@ -55,6 +55,11 @@ pub(super) struct Combination {
 }
 
 impl Combination {
+    /// True if a kernel of it has checks, which make it slow and large.
+    pub(super) fn has_debug(&self) -> bool {
+        self.dom0.is_debug || self.guests.is_debug
+    }
+
     /// The suffix for a log's name; empty for the default.
     pub(super) fn suffix(&self) -> String {
         if *self == Self::default() {

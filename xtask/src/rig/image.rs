@@ -179,7 +179,8 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
     guest.rename("guest-init", "init")?;
     guest.put_all(&listed(&rig.workspace.root().join("rig/jobs"))?, "rig/jobs")?;
     guest.put_all(
-        &["rig/say.sh", "rig/net.sh", "rig/on-disk.sh"].map(|f| rig.workspace.root().join(f)),
+        &["rig/say.sh", "rig/checks.sh", "rig/net.sh", "rig/on-disk.sh"]
+            .map(|f| rig.workspace.root().join(f)),
         "rig",
     )?;
     let guest_cpio = dir.join("guest.cpio");
@@ -205,6 +206,7 @@ pub(super) fn make(rig: &Rig<'_>, programs: &[PathBuf], modules: &[PathBuf]) -> 
     dom0.put_all(&listed(&rig.workspace.root().join("rig/scenarios"))?, "rig/scenarios")?;
     let scripts = [
         "say.sh",
+        "checks.sh",
         "domain.sh",
         "net.sh",
         "disk.sh",

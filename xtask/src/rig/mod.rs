@@ -33,7 +33,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 pub use image::pack;
-pub use plain::{Plain, is_release, is_release_of_dom0, plain, sources};
+pub use plain::{Plain, is_release, is_release_of_dom0, plain, root_of_debug, sources};
+pub use release::DEBUG;
 pub use selection::Selection;
 
 /// The target of programs that run inside. They are linked statically, since the guests' and dom0's

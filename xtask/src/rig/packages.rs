@@ -51,6 +51,13 @@ pub(super) fn fetch(rig: &Rig<'_>, release: &Release) -> Result<(), String> {
     for (program, package) in TOOLS {
         tool::debian(rig.workspace, program, package)?;
     }
+    if release.is_debug {
+        let root = root(rig, release);
+        return match root.join("boot").exists() {
+            true => Ok(()),
+            false => Err(format!("no kernel in {}: `cargo xtask linux debug` makes it", root.display())),
+        };
+    }
     let apt = Apt::of(rig, release)?;
     let (debs, root) = (place(rig, release).join("debs"), root(rig, release));
     let done = root.join(".unpacked");

@@ -3,7 +3,7 @@
 
 use super::image::{at, copy, kernel_image, kernel_version, pack};
 use super::packages;
-use super::release::Release;
+use super::release::{CHECKED, Release};
 use super::{Rig, Selection};
 use crate::workspace::{Workspace, empty_dir};
 use std::fs;
@@ -24,14 +24,19 @@ pub struct Sources {
     pub kernel_from: String,
 }
 
-/// Checks the name of a release; the error names those that exist.
+/// Checks the name of a release of Debian's; the error names those that exist.
 pub fn is_release(name: &str) -> Result<(), String> {
-    Release::of_guests(name).map(drop)
+    Release::of_debian(name, false).map(drop)
 }
 
 /// Checks the name of a release that has Xen.
 pub fn is_release_of_dom0(name: &str) -> Result<(), String> {
-    Release::of_dom0(name).map(drop)
+    Release::of_debian(name, true).map(drop)
+}
+
+/// Where the kernel of [`super::DEBUG`] is installed, as another's packages are unpacked.
+pub fn root_of_debug(w: &Workspace) -> PathBuf {
+    packages::root(&Rig::new(w, &Selection::default()), &CHECKED)
 }
 
 pub fn sources(w: &Workspace, name: &str) -> Result<Sources, String> {

@@ -6,6 +6,7 @@
 //!   12             bookworm   4.17   6.1     below /, /usr and /lib
 //!   13             trixie     4.20   6.12    all below /usr
 //!   13-backports   trixie     4.20   7.3     13's programs with the newest kernel of its backports
+//!   12-debug       bookworm   4.17   6.1     12's programs with the kernel of `cargo xtask linux debug`
 //! ```
 //! One is dom0's, with Xen; one the guests' (`--debian`, `--guest-debian`). Names of packages
 //! change from one to the next where a library's interface did: those are a release's own lists,
@@ -16,8 +17,10 @@ pub(super) struct Release {
     /// The release's name for users and for folders.
     pub(super) name: &'static str,
     pub(super) codename: &'static str,
-    /// The suffix after the codename in the name of the archive that has its kernel.
+    /// Where its kernel is from: the suffix after the codename in the name of the archive.
     pub(super) kernel_from: &'static str,
+    /// True if it is from no archive, but built here with checks, and slow.
+    pub(super) is_debug: bool,
     /// The version of Xen, as in the names of packages and folders.
     pub(super) xen: &'static str,
     programs: Programs,
@@ -32,12 +35,19 @@ enum Programs {
     Dom0s,
 }
 
-static BULLSEYE: Release =
-    Release { name: "11", codename: "bullseye", kernel_from: "", xen: "", programs: Programs::Dom0s };
+static BULLSEYE: Release = Release {
+    name: "11",
+    codename: "bullseye",
+    kernel_from: "",
+    is_debug: false,
+    xen: "",
+    programs: Programs::Dom0s,
+};
 static BOOKWORM: Release = Release {
     name: "12",
     codename: "bookworm",
     kernel_from: "",
+    is_debug: false,
     xen: "4.17",
     programs: Programs::Own(&["libaio1", "libext2fs2", "libssl3"]),
 };
@@ -45,6 +55,7 @@ static TRIXIE: Release = Release {
     name: "13",
     codename: "trixie",
     kernel_from: "",
+    is_debug: false,
     xen: "4.20",
     programs: Programs::Own(&["libaio1t64", "libext2fs2t64", "libssl3t64"]),
 };
@@ -52,11 +63,23 @@ static BACKPORTS: Release = Release {
     name: "13-backports",
     codename: "trixie",
     kernel_from: "-backports",
+    is_debug: false,
     xen: "4.20",
     programs: Programs::Of(&TRIXIE),
 };
 
-static ALL: [&Release; 4] = [&BULLSEYE, &BOOKWORM, &TRIXIE, &BACKPORTS];
+/// The name of the release with the kernel of `cargo xtask linux debug`.
+pub const DEBUG: &str = "12-debug";
+pub(super) static CHECKED: Release = Release {
+    name: DEBUG,
+    codename: "bookworm",
+    kernel_from: "",
+    is_debug: true,
+    xen: "4.17",
+    programs: Programs::Of(&BOOKWORM),
+};
+
+static ALL: [&Release; 5] = [&BULLSEYE, &BOOKWORM, &TRIXIE, &BACKPORTS, &CHECKED];
 
 /// Packages for dom0 and the guests, with Xen and its tools.
 const INSIDE: [&str; 24] = [
@@ -119,6 +142,14 @@ impl Release {
         Self::find(name, |_| true)
     }
 
+    /// The release of this name, which must be Debian's.
+    pub(super) fn of_debian(name: &str, must_have_xen: bool) -> Result<&'static Self, String> {
+        match must_have_xen {
+            true => Self::find(name, |release| !release.is_debug && !release.xen.is_empty()),
+            false => Self::find(name, |release| !release.is_debug),
+        }
+    }
+
     /// The release of this name for dom0, which must have Xen.
     pub(super) fn of_dom0(name: &str) -> Result<&'static Self, String> {
         Self::find(name, |release| !release.xen.is_empty())
@@ -179,10 +210,13 @@ mod tests {
     #[test]
     fn a_release_without_xen_is_for_guests_alone() {
         let said = Release::of_dom0("11").unwrap_err();
-        assert!(said.ends_with("there are 12, 13, 13-backports"), "{said}");
+        assert!(said.ends_with("there are 12, 13, 13-backports, 12-debug"), "{said}");
         assert_eq!(Release::of_guests("11"), Ok(&BULLSEYE));
         assert_eq!(Release::of_guests("13"), Release::of_dom0("13"));
         assert!(Release::of_guests("trixie").is_err());
+        assert_eq!(Release::of_dom0(DEBUG), Ok(&CHECKED));
+        assert!(Release::of_debian(DEBUG, true).is_err() && Release::of_debian(DEBUG, false).is_err());
+        assert!(Release::of_debian("11", true).is_err() && Release::of_debian("11", false).is_ok());
     }
 
     #[test]

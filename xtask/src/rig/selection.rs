@@ -4,8 +4,12 @@ use super::combination::{Back, Combination, Kind};
 use super::release::Release;
 use super::scenario::counts;
 
+/// Any kernel's options by which it checks and poisons slabs, and poisons free pages: a use of freed
+/// memory, a free twice and a write beyond an object are in its log, and `kernel_well` sees them.
+const POISON: [&str; 2] = ["slub_debug=FZP", "page_poison=1"];
+
 /// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh]
-/// [--back process|module] [--icount] [--profile] [--set NAME=VALUE...]`.
+/// [--back process|module] [--icount] [--profile] [--poison] [--set NAME=VALUE...]`.
 #[derive(Debug, Default)]
 pub struct Selection {
     /// Parts of scenarios' names; empty: all scenarios are played.
@@ -50,6 +54,8 @@ impl Selection {
                         .push(setting.ok_or("--set takes NAME=VALUE: FRAMES=10000")?.to_string());
                 }
                 "--icount" => selection.icount = true,
+                // Dom0's kernel takes these itself, and scripts give them to guests' (rig/domain.sh).
+                "--poison" => selection.settings.extend(POISON.map(String::from)),
                 "--profile" => {
                     (selection.icount, selection.profile) = (true, true);
                     selection.settings.push("PROFILE=yes".into());
@@ -99,6 +105,8 @@ mod tests {
             (selection.settings, selection.workers, selection.icount),
             (vec!["FRAMES=10".to_string()], vec![1, 3], false)
         );
+        let selection = Selection::parse(&["88", "--poison"]).unwrap();
+        assert_eq!(selection.settings, POISON);
         let selection = Selection::parse(&["32", "--profile"]).unwrap();
         assert!(
             selection.icount && selection.profile && selection.settings == ["PROFILE=yes"],
