@@ -406,7 +406,7 @@ impl Arena {
     }
 
     /// Frame `first` and those after it wait for their receiver's slots: they are made
-    /// [private](Self::make_private), unless they [may wait](Lender::may_wait) as they are.
+    /// [private](Self::make_private), unless they [may wait](Loan::may_wait) as they are.
     pub fn make_wait(&mut self, first: usize) {
         if !self.lent.as_ref().is_some_and(|lent| lent.may_wait()) {
             self.make_private(first);

@@ -156,7 +156,7 @@ impl ZeroCopyBurst<'_> {
         self.arena.moved_in
     }
 
-    /// Like [`Arena::move_out`]: the memory that the port provided, with all heads. Afterwards no
+    /// Like [`Arena::move_out`](super::Arena::move_out): the memory that the port provided, with all heads. Afterwards no
     /// byte of a frame may be read through this burst.
     pub fn move_out(&mut self) -> Option<Box<[u8]>> {
         self.arena.move_out()
