@@ -104,8 +104,7 @@ killed_in_pieces() {
 		_kills=$((_kills + 1))
 		_out=$(($(granted) - _stand))
 		_outs="$_outs $_out"
-		# A vif that closes answers what it took, and the guest takes back the rest.
-		[ $_out -le 0 ] && ! by_module || _with=$((_with + 1))
+		[ $_out -le 0 ] || _with=$((_with + 1))
 		back
 		lives "vif$id.0" || fail "lend_from=$1: killed, $_kills, with $_out pieces out: the TCP connection is gone"
 		[ "$(ethtool_stat tx_in_pieces)" -gt "$_went" ] || fail "lend_from=$1: killed, $_kills: no more frames in pieces"
