@@ -156,8 +156,9 @@ impl ZeroCopyBurst<'_> {
         self.arena.moved_in
     }
 
-    /// Like [`Arena::move_out`](super::Arena::move_out): the memory that the port provided, with all heads. Afterwards no
-    /// byte of a frame may be read through this burst.
+    /// The memory that the port provided, with all heads, as by
+    /// [`Arena::move_out`](super::Arena::move_out). Afterwards no byte of a frame may be read
+    /// through this burst.
     pub fn move_out(&mut self) -> Option<Box<[u8]>> {
         self.arena.move_out()
     }
