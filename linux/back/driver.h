@@ -48,7 +48,7 @@
 /* What the core takes of it at once: its burst. */
 #define PREGRANT_BURST_FRAMES 64
 /* Memory for bursts from the guest, of which skbs may have parts. */
-#define PREGRANT_BURSTS 4
+#define PREGRANT_BURSTS 8
 /* Fragments of these in a burst. An skb with more is copied. */
 #define PREGRANT_PIECES 192
 /* What may wait in the stack's queue meanwhile (txqueuelen), which has no limit in bytes. */
