@@ -284,7 +284,7 @@ static int hold_device(struct device *device, void *any)
 {
 	struct pregrant_device *dev;
 
-	/* Who takes it away has the lock, and waits for those who walk over the driver's devices. */
+	/* Who takes it away has the lock, and waits for who walks over the driver's devices. */
 	if (!device_trylock(device))
 		return 0;
 	dev = dev_get_drvdata(device);
@@ -295,8 +295,8 @@ static int hold_device(struct device *device, void *any)
 }
 
 /*
- * xenbus takes a device away under its lock, and waits for the kernel's thread of watches, which may
- * wait for that lock, as its guest is gone. So it is that thread that takes them all away.
+ * xenbus takes a device away under its lock, and waits for the kernel's thread of watches, which
+ * may wait for that lock, as its guest is gone. So it is that thread that takes them all away.
  */
 static DECLARE_COMPLETION(unregistered);
 

@@ -13,7 +13,6 @@
 //!
 //! What a guest may do: nothing, it is not involved.
 
-use super::module_back;
 use pregrant::xenbus::{Class, DeviceId};
 use std::fs;
 use std::io;
@@ -27,6 +26,9 @@ pub enum KernelDriver {
     /// `pregrant_back.ko`, of linux/back.
     Module,
 }
+
+/// The name of the module, and of its driver.
+pub(super) const MODULE: &str = "pregrant_back";
 
 impl std::fmt::Display for KernelDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -71,7 +73,7 @@ impl KernelBack {
     fn name_of(&self, driver: KernelDriver) -> &'static str {
         match driver {
             KernelDriver::Linux => self.class.name(),
-            KernelDriver::Module => module_back::NAME,
+            KernelDriver::Module => MODULE,
         }
     }
 
@@ -107,7 +109,7 @@ impl KernelBack {
     /// Returns the kernel's driver that has the device.
     pub fn driver(&self, id: &DeviceId) -> Option<KernelDriver> {
         let name = self.driver_of(&device(id))?;
-        Some(if name == module_back::NAME { KernelDriver::Module } else { KernelDriver::Linux })
+        Some(if name == MODULE { KernelDriver::Module } else { KernelDriver::Linux })
     }
 
     /// Returns the name of the driver that is bound to a device.

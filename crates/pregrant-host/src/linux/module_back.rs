@@ -13,14 +13,14 @@
 //!
 //! What a guest may do: nothing, it is not involved.
 
-use super::kernel_back::device_of;
+use super::kernel_back::{self, device_of};
 use pregrant::xenbus::Class;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The module's name, which is that of its driver.
-pub const NAME: &str = "pregrant_back";
+pub const NAME: &str = kernel_back::MODULE;
 
 /// Counters, by name.
 pub type Counters = BTreeMap<String, u64>;
