@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// The source, as its package installs it.
 const SOURCE: (&str, &str) = ("/usr/src/linux-source-6.1.tar.xz", "linux-source-6.1");
-/// What a kernel is made with, beside a compiler: a file of it, and the package.
+/// A kernel needs these, beside a compiler: a file of each, and its package.
 const TOOLS: [(&str, &str); 5] = [
     ("/usr/bin/flex", "flex"),
     ("/usr/bin/bison", "bison"),
