@@ -11,7 +11,7 @@ guest() {
 	type = "$type"
 	kernel = "/rig/vmlinux"
 	ramdisk = "$ramdisk"
-	extra = "console=hvc0 quiet loglevel=5 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr $(grep -oE 'slub_debug=[^ ]*|page_poison=1' /proc/cmdline | tr '\n' ' ')rig.job=$job $more"
+	extra = "console=hvc0 quiet loglevel=5 rootfstype=ramfs mitigations=off random.trust_cpu=on nokaslr $(grep -oE 'slub_debug=[^ ]*|page_poison=1' /proc/cmdline | tr '\n' ' ')${SLOWER:+SLOWER=$SLOWER }rig.job=$job $more"
 	memory = $((memory + ${MORE_MEMORY:-0}))
 	vcpus = $vcpus
 	on_poweroff = "destroy"

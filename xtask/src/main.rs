@@ -25,7 +25,7 @@
 //!                               keep their remedies
 //!   cargo xtask linux header    linux/module/core.h from linux/core/src: the functions that C and Rust share
 //!   cargo xtask linux debug     a kernel that finds a module's mistakes, from Debian's source, for the rig's and the
-//!                               self-test's release 12-debug, with the modules for it: an hour, by hand
+//!                               self-test's release 12-debug, with the modules for it: takes long, by hand
 //!   cargo xtask linux [selftest] [--headers DIR | --release RELEASE] [--frames N]
 //!                               the kernel module of linux/, by the headers of this machine, of DIR or of a Debian;
 //!                               selftest: both ends of a vif in a kernel, in QEMU without Xen
