@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   linux-source-6.1          Debian's package; unpacked into target/linux/debug/source
-//!   debug.config              what is on: the rig's needs, lockdep, kmemleak ...; all else is off
+//!   debug.config              all that is on: the rig's needs, lockdep, kmemleak ...
 //!   make bzImage modules      long: by hand, not in CI
-//!   modules_install           target/rig/debian-12-debug/root, as if it were unpacked from packages
+//!   modules_install           target/rig/debian-12-debug/root, as if unpacked from packages
 //! ```
 //! The release [`rig::DEBUG`] has this kernel: `cargo xtask rig --debian 12-debug`, `cargo xtask
 //! linux selftest --release 12-debug`.

@@ -4,8 +4,8 @@ use super::combination::{Back, Combination, Kind};
 use super::release::Release;
 use super::scenario::counts;
 
-/// Options of any kernel by which it checks and poisons slabs, and poisons free pages: a use of
-/// freed memory, a free twice and a write beyond an object are in its log, for `kernel_well`.
+/// Any kernel's options by which it checks slabs, and poisons them and free pages. A use of freed
+/// memory, a second free and a write beyond an object are in its log: `kernel_well` sees them.
 const POISON: [&str; 2] = ["slub_debug=FZP", "page_poison=1"];
 
 /// `[NAME...] [--workers N[,N...]] [--debian N] [--guest-debian N] [--dom0 pv|pvh]
@@ -54,7 +54,7 @@ impl Selection {
                         .push(setting.ok_or("--set takes NAME=VALUE: FRAMES=10000")?.to_string());
                 }
                 "--icount" => selection.icount = true,
-                // Dom0's kernel takes these itself; scripts give them to guests' (rig/domain.sh).
+                // Dom0's kernel takes these itself; rig/domain.sh gives them to guests' kernels.
                 "--poison" => selection.settings.extend(POISON.map(String::from)),
                 "--profile" => {
                     (selection.icount, selection.profile) = (true, true);
