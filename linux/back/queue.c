@@ -92,11 +92,15 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	skb_tx_timestamp(skb);
 	nf_reset_ct(skb);
 	len = skb->len;
-	/* Not full: the sender's queue was stopped before. */
-	if (unlikely(__ptr_ring_produce(&queue->waiting, skb)))
-		goto drop;
+	/* Before the poll can take it, so that no more is taken than was added. */
 	WRITE_ONCE(queue->frames_in, queue->frames_in + 1);
 	WRITE_ONCE(queue->bytes_in, queue->bytes_in + len);
+	if (unlikely(__ptr_ring_produce(&queue->waiting, skb))) {
+		/* It is not full: the sender's queue was stopped before. */
+		WRITE_ONCE(queue->frames_in, queue->frames_in - 1);
+		WRITE_ONCE(queue->bytes_in, queue->bytes_in - len);
+		goto drop;
+	}
 	if (unlikely(is_full(queue))) {
 		netif_tx_stop_queue(txq);
 		/* The poll sees the stop, or this sees what it has taken. */

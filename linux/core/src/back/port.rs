@@ -38,9 +38,7 @@ impl Skbs {
     pub fn new(port: Port) -> Self {
         Self { port, lender: Arc::new(LentSkbs(port)), had_long: false }
     }
-}
 
-impl Skbs {
     /// Memory for the next burst, of which no skb has a part. None: there is only the core's own.
     pub fn next_burst(&self) -> Option<BurstBuffer> {
         // SAFETY: the queue lives.
