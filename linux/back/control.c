@@ -222,6 +222,13 @@ static void follow(struct pregrant_device *dev)
 			return;
 		}
 	}
+	if (test_and_clear_bit(PREGRANT_EV_UP, &dev->events)) {
+		/* After those to whom that is notified under RTNL. */
+		rtnl_lock();
+		WRITE_ONCE(dev->is_up, netif_running(dev->netdev));
+		rtnl_unlock();
+		poll_queues(dev);
+	}
 	if (test_and_clear_bit(PREGRANT_EV_RATE, &dev->events)) {
 		pregrant_back_rate(dev->back);
 		/* Their next poll may be as late as the last rate asked for. */

@@ -95,6 +95,7 @@ struct pregrant_queue {
 /* Bits of `events`: what happened since control ran, in any context. */
 enum pregrant_event {
 	PREGRANT_EV_FAULT, /* the guest broke the protocol on a ring */
+	PREGRANT_EV_UP, /* the interface was set up */
 	PREGRANT_EV_RATE, /* the toolstack's key `rate` may have changed */
 };
 
@@ -135,6 +136,7 @@ struct pregrant_device {
 
 	/* Written and read in any context. */
 	unsigned long events; /* enum pregrant_event */
+	bool is_up; /* the interface is, and its bridge knows: it takes the guest's frames */
 	unsigned long runs_until; /* jiffies: each run of control adds its share, for pacing */
 	u32 takes; /* PREGRANT_GUEST_*; 0: not connected */
 	u32 mtu_limit; /* 0: none */

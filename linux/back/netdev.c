@@ -10,19 +10,19 @@
 static int pregrant_open(struct net_device *netdev)
 {
 	struct pregrant_device *dev = netdev_priv(netdev);
-	unsigned int k;
 
 	netif_tx_start_all_queues(netdev);
-	/* The guest's frames wait for an interface that takes them. */
-	local_bh_disable();
-	for (k = 0; k < dev->max_queues; k++)
-		pregrant_queue_wake(&dev->queues[k]);
-	local_bh_enable();
+	/* A bridge forwards once this has returned: until then the guest's frames wait. */
+	set_bit(PREGRANT_EV_UP, &dev->events);
+	pregrant_wake_control(dev);
 	return 0;
 }
 
 static int pregrant_stop(struct net_device *netdev)
 {
+	struct pregrant_device *dev = netdev_priv(netdev);
+
+	WRITE_ONCE(dev->is_up, false);
 	netif_tx_disable(netdev);
 	return 0;
 }

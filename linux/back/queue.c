@@ -33,7 +33,7 @@ struct pregrant_queue *pk_port(struct pregrant_device *dev, u32 index)
 
 bool pk_port_is_up(struct pregrant_queue *queue)
 {
-	return netif_running(queue->dev->netdev);
+	return READ_ONCE(queue->dev->is_up);
 }
 
 /* With BH or interrupts disabled. While there is no core, NAPI is disabled. */
