@@ -216,8 +216,8 @@ rate() { sed 's/.* s, \([0-9]*\) frames.*/\1/'; }
 
 # count VIF rx|tx bytes|packets: the interface's own counter in dom0. Its rx is what the guest sends.
 count() { cat "/sys/class/net/$1/statistics/$2_$3"; }
-# dom0_seconds: CPU time that Xen has counted for dom0.
-dom0_seconds() { xl list 0 | awk 'NR == 2 { print $6 }'; }
+# dom0_seconds: CPU time that Xen has counted for dom0. With `--icount` a second is 10^9 instructions.
+dom0_seconds() { domain_time 0 | awk '{ printf "%.6f", $1 / 1e9 }'; }
 
 # tables: the domains that Xen has grant tables of, and how many of their grants somebody uses.
 tables() {
