@@ -1,4 +1,4 @@
-# shows: two guests at once, or four (`--set GUESTS=4`), on Linux's netback and on `pregrant back` with one worker and with two, or the module, in turns: the sum of their TCP both ways, dom0's CPU time, which with `--icount` is counted in instructions; with two workers both are used
+# shows: two guests at once, or four (`--set GUESTS=4`), on Linux's netback and on `pregrant back` with one worker and with two, or the module, in turns: the sum of their TCP both ways, TCP from one to another, dom0's CPU time, which with `--icount` is counted in instructions; with two workers both are used
 # back: any
 # seconds: 300
 bridge
@@ -28,6 +28,12 @@ both() {
 	done
 	SLOWEST=$((100 * GUESTS * _least / SUM))
 }
+# between: iperf3 from the first guest to the second; its Mbit/s in BETWEEN.
+between() {
+	ask guest2 "iperf3 -J -c 10.9.0.3 -t $SECONDS_EACH > /tmp/iperf.json; mbits /tmp/iperf.json" || return 1
+	BETWEEN=$ANSWER
+	[ "${BETWEEN:-0}" -gt 0 ]
+}
 # row BACK: a line of figures.
 row() {
 	_began=$(dom0_seconds)
@@ -35,9 +41,11 @@ row() {
 	_to=$SUM _slowest_to=$SLOWEST _half=$(dom0_seconds)
 	both -R || fail "$1: iperf3 from the guests"
 	_end=$(dom0_seconds)
+	between || fail "$1: iperf3 between the guests: $ANSWER"
+	_last=$(dom0_seconds)
 	# CPU seconds for each gigabit: what comes through differs.
-	echo "$_began $_half $_end $_to $SUM $SECONDS_EACH" | awk -v back="$1" -v a="$_slowest_to" -v b="$SLOWEST" \
-		'{ print back, $4, $5, ($2 - $1) * 1000 / ($4 * $6), ($3 - $2) * 1000 / ($5 * $6), a, b, $3 - $1 }' >> /run/rows
+	echo "$_began $_half $_end $_to $SUM $SECONDS_EACH $BETWEEN $_last" | awk -v back="$1" -v a="$_slowest_to" -v b="$SLOWEST" \
+		'{ print back, $4, $5, ($2 - $1) * 1000 / ($4 * $6), ($3 - $2) * 1000 / ($5 * $6), a, b, $3 - $1, $7, ($8 - $3) * 1000 / ($7 * $6) }' >> /run/rows
 	say "$(tail -n 1 /run/rows)"
 }
 # ticks: by worker, the processor's ticks that it has used.
@@ -99,6 +107,8 @@ line "TCP from the guests, sum, Mbit/s           " 3 %d
 line "dom0's CPU seconds a gigabit to them       " 4 %.3f
 line "dom0's CPU seconds a gigabit from them     " 5 %.3f
 line "dom0's CPU seconds, both ways              " 8 %.1f
+line "TCP from one to another, Mbit/s            " 9 %d
+line "dom0's CPU seconds a gigabit between them  " 10 %.3f
 line "the slowest, % of an equal part, to        " 6 %d
 line "the slowest, % of an equal part, from      " 7 %d
 for _n in $NUMBERS; do
