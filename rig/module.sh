@@ -124,6 +124,14 @@ by() {
 	copy) echo $(($(counted queue_frames "$_dir") - _staged - _mapped - _persistent - _ringed)) ;;
 	esac
 }
+# counts_as PATH: the driver counts frames of one queue's both directions as this path's, and of no other that has pages of its own.
+counts_as() {
+	for _counter in persistent data_ring; do
+		ask one "ethtool -S eth0 | grep -c '_$_counter: [1-9]'"
+		case $_counter in "$(echo "$1" | tr - _)") _directions=2 ;; *) _directions=0 ;; esac
+		[ "$ANSWER" = $_directions ] || fail "$1: $ANSWER directions count frames as $_counter"
+	done
+}
 # carried PATH: of frames each way nine of ten go by it.
 carried() {
 	_tx=$(by "$1" tx) _rx=$(by "$1" rx) _all_tx=$(counted queue_frames 'dir="tx"') _all_rx=$(counted queue_frames 'dir="rx"')
@@ -136,11 +144,7 @@ carried() {
 	[ $((_rx * 10)) -ge $((_all_rx * 9)) ] || fail "$1: of $_all_rx frames to the guest $_rx by this path"
 	# As the driver has it: its line, and its counters.
 	ask one "dmesg | grep -E '(connected|pages mapped): path $1 .path=$1.'" || fail "$1: the log names no path: $(ask one 'dmesg | grep connected:'; echo $ANSWER)"
-	for _counter in persistent data_ring; do
-		ask one "ethtool -S eth0 | grep -c '_$_counter: [1-9]'"
-		case $1 in "$(echo "$_counter" | tr _ -)") _directions=2 ;; *) _directions=0 ;; esac
-		[ "$ANSWER" = $_directions ] || fail "$1: $ANSWER directions count frames as $_counter"
-	done
+	counts_as "$1"
 	note "$1: of $_all_tx frames from the guest $_tx, of $_all_rx to it $_rx by this path"
 }
 # ethtool_stat NAME: a counter of the driver's; 0 where it has no device, `none` where it has no such counter.

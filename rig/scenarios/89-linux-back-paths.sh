@@ -57,6 +57,7 @@ for path in $PATHS; do
 	carried_by "$path"
 	pieces "$path" "$path"
 	says "$path" "$path: path=$path"
+	counts_as "$path"
 	segments "$path" "$vif"
 	note "$path: $(all own_pages) pages of the vif's, $(all guest_pages) of its guest's are mapped"
 	unmapped "$path"

@@ -100,7 +100,7 @@ impl Case {
 
     /// True if a set-up must ask for lists of more than a page. The others have shorter ones, of
     /// which none can be refused: with rings of one page and pages that stay, lists have an entry
-    /// for each slot. The path `copy` has no more pages than slots, nor has a data ring beside it, by
+    /// for each slot. The path `copy` has no more pages than slots, nor has `data-ring`, by
     /// `persistent` all pages stay, and of buffers of 2048 bytes a back's offer, 896 pages, has too
     /// few.
     fn has_long_lists(&self) -> bool {
