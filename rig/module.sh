@@ -115,13 +115,22 @@ says() { ask one "ethtool -i eth0 | grep -qxF 'firmware-version: $2'" || { ask o
 by() {
 	_dir="dir=\"$2\""
 	_staged=$(counted queue_staged_frames "$_dir") _mapped=$(counted queue_gref_mapped_frames "$_dir")
-	_persistent=$(counted queue_persistent_frames "$_dir")
+	_persistent=$(counted queue_persistent_frames "$_dir") _ringed=$(counted queue_data_ring_frames "$_dir")
 	case $1 in
 	staging) echo $_staged ;;
+	data-ring) echo $_ringed ;;
 	gref-mapping) echo $_mapped ;;
 	persistent) echo $_persistent ;;
-	copy) echo $(($(counted queue_frames "$_dir") - _staged - _mapped - _persistent)) ;;
+	copy) echo $(($(counted queue_frames "$_dir") - _staged - _mapped - _persistent - _ringed)) ;;
 	esac
+}
+# counts_as PATH: the driver counts frames of one queue's both directions as this path's, and of no other that has pages of its own.
+counts_as() {
+	for _counter in persistent data_ring; do
+		ask one "ethtool -S eth0 | grep -c '_$_counter: [1-9]'"
+		case $_counter in "$(echo "$1" | tr - _)") _directions=2 ;; *) _directions=0 ;; esac
+		[ "$ANSWER" = $_directions ] || fail "$1: $ANSWER directions count frames as $_counter"
+	done
 }
 # carried PATH: of frames each way nine of ten go by it.
 carried() {
@@ -135,8 +144,7 @@ carried() {
 	[ $((_rx * 10)) -ge $((_all_rx * 9)) ] || fail "$1: of $_all_rx frames to the guest $_rx by this path"
 	# As the driver has it: its line, and its counters.
 	ask one "dmesg | grep -E '(connected|pages mapped): path $1 .path=$1.'" || fail "$1: the log names no path: $(ask one 'dmesg | grep connected:'; echo $ANSWER)"
-	ask one "ethtool -S eth0 | grep -c '_persistent: [1-9]'"
-	case $1:$ANSWER in persistent:2|[!p]*:0) ;; *) fail "$1: $ANSWER directions count persistent frames" ;; esac
+	counts_as "$1"
 	note "$1: of $_all_tx frames from the guest $_tx, of $_all_rx to it $_rx by this path"
 }
 # ethtool_stat NAME: a counter of the driver's; 0 where it has no device, `none` where it has no such counter.
@@ -148,7 +156,7 @@ ethtool_stat() {
 pieces() {
 	_pieces=$(ethtool_stat tx_in_pieces)
 	case $2 in
-	persistent|gref-mapping|mapped) [ "$_pieces" = 0 ] || fail "$1: $_pieces frames in pieces" ;;
+	persistent|gref-mapping|mapped|data-ring) [ "$_pieces" = 0 ] || fail "$1: $_pieces frames in pieces" ;;
 	*) [ "$_pieces" -gt 0 ] || fail "$1: no frame in pieces" ;;
 	esac
 }

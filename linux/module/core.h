@@ -238,9 +238,9 @@ int pregrant_tx_arm(struct pregrant_tx *tx, u32 ahead);
  */
 bool pregrant_tx_multicast(struct pregrant_tx *tx, const u8 mac[6], bool wanted);
 /* The counters of TX, as ethtool.c names them. */
-void pregrant_tx_counters(const struct pregrant_tx *tx, u64 to[8]);
+void pregrant_tx_counters(const struct pregrant_tx *tx, u64 to[9]);
 /* The counters of RX. */
-void pregrant_rx_counters(const struct pregrant_rx *rx, u64 to[8]);
+void pregrant_rx_counters(const struct pregrant_rx *rx, u64 to[9]);
 /*
  * Adds an skb to `to` for each received frame, at most `most`. Returns how many of `most` were
  * used; below 0: a fault. Then call pregrant_rx_post. `decides`: an XDP program sees the

@@ -18,7 +18,7 @@
 
 static char *path = "auto";
 module_param(path, charp, 0444);
-MODULE_PARM_DESC(path, "how frames travel: auto, staging, gref-mapping, persistent or copy");
+MODULE_PARM_DESC(path, "how frames travel: auto, staging, data-ring, gref-mapping, persistent or copy");
 
 static unsigned int queues;
 module_param(queues, uint, 0444);
@@ -34,7 +34,7 @@ MODULE_PARM_DESC(data_len, "bytes of a staging buffer: a power of two from 16 to
 
 static char *buffers = "0";
 module_param(buffers, charp, 0444);
-MODULE_PARM_DESC(buffers, "staging buffers or pages of a direction and queue, where the back keeps more mapped than a ring has slots; auto: as many as twice a core's private cache holds; 0: as many as slots");
+MODULE_PARM_DESC(buffers, "staging buffers or pages of a direction and queue, where the back keeps more mapped than a ring has slots; auto: as many as twice a core's private cache holds; 0: as many as slots, of a data ring's half 128");
 
 static bool multicast;
 module_param(multicast, bool, 0444);

@@ -8,7 +8,7 @@
 
 /* Counters of a queue, in the order of counters() in linux/core/src/halves.rs. */
 static const char *const counters[PREGRANT_COUNTERS] = {
-	"frames", "bytes", "staged", "granted", "persistent", "errors", "dropped", "events_sent",
+	"frames", "bytes", "staged", "data_ring", "granted", "persistent", "errors", "dropped", "events_sent",
 };
 static const char *const of_all[] = {
 	"connects", "grants", "grants_ended", "grants_deferred", "atomic_allocations", "memory_refused",

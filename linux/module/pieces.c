@@ -81,8 +81,8 @@ void pregrant_pieces_begin(struct pregrant_queue *queue)
 }
 
 /*
- * By default no pages are granted if the backend maps pages of the front, or is being asked to: it
- * would grant-copy from skb pages, but reads mapped ones directly.
+ * By default no pages are granted if the backend maps pages of the front or its data ring, or is
+ * being asked to: it would grant-copy from skb pages, but reads mapped ones directly.
  */
 void pregrant_pieces_allow(struct pregrant_queue *queue)
 {

@@ -57,14 +57,14 @@ struct pregrant_settings {
 
 #define PREGRANT_PATH_ROOM 32 /* ETHTOOL_FWVERS_LEN */
 #define PREGRANT_POOL_FIGURES 5
-#define PREGRANT_COUNTERS 8
+#define PREGRANT_COUNTERS 9
 
 /* Results of pregrant_front_takes(). */
 #define PREGRANT_TAKES_IPV6_CSUM 1
 #define PREGRANT_TAKES_GSO 2
 #define PREGRANT_TAKES_SG 4
 #define PREGRANT_TAKES_MULTICAST 8 /* requests for multicast addresses */
-#define PREGRANT_TAKES_MAPPINGS 16 /* maps pages of the front, or is being asked to */
+#define PREGRANT_TAKES_MAPPINGS 16 /* maps pages of the front, or is being asked to; or its data ring */
 
 /* A page fragment that is granted for one frame. */
 struct pregrant_granted_piece {

@@ -7,7 +7,7 @@ bridge
 frames_serve
 FRAMES=${FRAMES:-20000} FRAMES_SECONDS=${FRAMES_SECONDS:-800}
 # PATHS: on `pregrant back`, with colons between them.
-PATHS=$(echo "${PATHS:-copy:staging:gref-mapping:persistent}" | tr : " ")
+PATHS=$(echo "${PATHS:-copy:staging:data-ring:gref-mapping:persistent}" | tr : " ")
 
 # console: what the guest's kernel says comes here, while frames travel.
 console() {

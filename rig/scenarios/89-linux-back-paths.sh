@@ -7,7 +7,7 @@ bridge
 frames_serve
 FRAMES=${FRAMES:-2000} FRAMES_SECONDS=${FRAMES_SECONDS:-800}
 # PATHS: with colons between them.
-PATHS=$(echo "${PATHS:-copy:staging:gref-mapping:persistent}" | tr : " ")
+PATHS=$(echo "${PATHS:-copy:staging:data-ring:gref-mapping:persistent}" | tr : " ")
 
 # sum DIR NAME: a counter of all of the vif's queues. all NAME: one of the vif. tx is what the guest sends.
 sum() { ethtool -S "$vif" | awk -v name="$1[0-9]+_$2:" '$1 ~ name { sum += $2 } END { print sum + 0 }'; }
@@ -32,7 +32,7 @@ carried_by() {
 		[ $_frames -ge 2000 ] || fail "$1: $_side: $_frames frames"
 		[ $((_by * 10)) -ge $((_frames * 9)) ] || { ethtool -S "$vif"; fail "$1: $_side: of $_frames frames $_by by this path"; }
 		case $1 in
-		staging|gref-mapping) [ $_ops = 0 ] || fail "$1: $_side: $_ops grant operations" ;;
+		staging|data-ring|gref-mapping) [ $_ops = 0 ] || fail "$1: $_side: $_ops grant operations" ;;
 		persistent) [ $((_ops * 10)) -lt $_frames ] || fail "$1: $_side: $_ops grant operations" ;;
 		esac
 	done
@@ -57,6 +57,7 @@ for path in $PATHS; do
 	carried_by "$path"
 	pieces "$path" "$path"
 	says "$path" "$path: path=$path"
+	counts_as "$path"
 	segments "$path" "$vif"
 	note "$path: $(all own_pages) pages of the vif's, $(all guest_pages) of its guest's are mapped"
 	unmapped "$path"

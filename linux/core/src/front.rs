@@ -21,11 +21,13 @@ use alloc::vec::Vec;
 use core::fmt::{Display, Write};
 use core::mem::MaybeUninit;
 use pregrant::net::front::{FrontConfig, FrontQueue, FrontStep, FrontVif, Granting};
+use pregrant::net::path::data_ring::DEFAULT_ORDER;
 use pregrant::net::path::staging::keys::MAX_PAGES_OFFERED;
 use pregrant::net::path::staging::list::DataLen;
 use pregrant::net::path::staging::wanted::Buffers;
 use pregrant::platform::{Clock, Platform};
 use pregrant::units::PAGE_SIZE;
+use pregrant::wire::data_ring::ORDER_MAX;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::front::FrontError;
@@ -141,6 +143,13 @@ impl Settings {
     fn lists(&self) -> u32 {
         self.queues.saturating_mul(2).max(1)
     }
+
+    /// log2 of the pages of a data ring, each half of which has at most as many pages as `buffers`
+    /// says.
+    fn data_ring_order(&self) -> u32 {
+        let pages = self.pool(PAGE_SIZE as u32, MAX_PAGES_OFFERED / self.lists());
+        pages.checked_ilog2().map_or(DEFAULT_ORDER, |of_a_half| (of_a_half + 1).min(ORDER_MAX))
+    }
 }
 
 /// Staging buffers of the length that the parameter `data_len` has.
@@ -172,11 +181,13 @@ pub fn config(settings: &Settings) -> Result<FrontConfig, &'static str> {
     Ok(match settings.path() {
         b"copy" => plain,
         b"staging" => staged,
+        // The pages are for frames that find no room in it.
+        b"data-ring" => FrontConfig { data_ring: Some(settings.data_ring_order()), pages: 0, ..plain },
         b"gref-mapping" => FrontConfig { gref_mapping: true, ..plain },
         b"persistent" => FrontConfig { persistent: true, ..plain },
         // The back accepts the paths that it knows.
         b"auto" => FrontConfig { gref_mapping: true, ..staged },
-        _ => return Err("path is none of auto, staging, gref-mapping, persistent and copy"),
+        _ => return Err("path is none of auto, staging, data-ring, gref-mapping, persistent and copy"),
     })
 }
 
@@ -429,7 +440,8 @@ pub extern "C" fn pregrant_front_is_live(front: &Front) -> bool {
 pub extern "C" fn pregrant_front_takes(front: &Front) -> u32 {
     let takes = front.vif.takes();
     let (sg, multicast) = (front.vif.takes_sg(), front.vif.takes_multicast());
-    let maps = front.vif.is_announcing() || front.vif.gref_pages(0) > 0;
+    // A data ring has room for long frames, as pages that the back maps have.
+    let maps = front.vif.is_announcing() || front.vif.gref_pages(0) > 0 || front.shared.ringed[0];
     let offloads = u32::from(takes.csum) | u32::from(takes.gso) << 1;
     offloads | u32::from(sg) << 2 | u32::from(multicast) << 3 | u32::from(maps) << 4
 }

@@ -227,21 +227,21 @@ pub extern "C" fn pregrant_tx_multicast(tx: &mut Tx, mac: &[u8; 6], wanted: bool
 
 /// The counters of TX, as ethtool.c names them.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_tx_counters(tx: &Tx, to: &mut MaybeUninit<[u64; 8]>) {
+pub extern "C" fn pregrant_tx_counters(tx: &Tx, to: &mut MaybeUninit<[u64; 9]>) {
     to.write(counters(tx.half.stats(), tx.persists));
 }
 
 /// The counters of RX.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_rx_counters(rx: &Rx, to: &mut MaybeUninit<[u64; 8]>) {
+pub extern "C" fn pregrant_rx_counters(rx: &Rx, to: &mut MaybeUninit<[u64; 9]>) {
     to.write(counters(rx.half.stats(), rx.persists));
 }
 
 /// The counters in the order of their names in `ethtool.c`. Frames in ordinary pages count as
 /// granted or as persistent, depending on the vif's path.
-pub fn counters(s: DirStats, persists: bool) -> [u64; 8] {
+pub fn counters(s: DirStats, persists: bool) -> [u64; 9] {
     let (granted, persistent) = if persists { (0, s.granted) } else { (s.granted, 0) };
-    [s.frames, s.bytes, s.staging, granted, persistent, s.errors, s.dropped, s.notifications]
+    [s.frames, s.bytes, s.staging, s.data_ring, granted, persistent, s.errors, s.dropped, s.notifications]
 }
 
 /// The checksum of a frame as C has it: `PREGRANT_CSUM_*`.

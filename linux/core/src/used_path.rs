@@ -4,7 +4,7 @@
 //! ```text
 //!   staging+gref: path=auto    the back has all that was asked for
 //!   copy: staging absent       it does not offer that
-//!   copy: staging refused      it does, and did not take what was shared for it
+//!   copy: data-ring refused    it does, and did not take what was shared for it
 //!   tx staging: rx refused     so in one direction
 //!   staging: no memory         it could be more
 //! ```
@@ -38,6 +38,8 @@ macro_rules! fit {
 pub struct Shared {
     /// For TX and RX: whether the direction has staging buffers.
     pub staged: [bool; 2],
+    /// For TX and RX: whether the direction has a half of a data ring.
+    pub ringed: [bool; 2],
     /// True if the front has ordinary pages, which the back maps if it was asked to.
     pub has_pages: bool,
 }
@@ -46,15 +48,19 @@ impl Shared {
     /// Reads the state of a live front.
     pub fn by<P: Platform>(vif: &FrontVif<P>) -> Self {
         vif.queue(0).map_or(Self::default(), |q| {
-            let (tx, rx) = q.staging_lens();
-            Self { staged: [tx.is_some(), rx.is_some()], has_pages: q.pages() != [0; 2] }
+            let ((tx, rx), ring) = (q.staging_lens(), q.data_ring());
+            Self {
+                staged: [tx.is_some(), rx.is_some()],
+                ringed: [ring.tx, ring.rx],
+                has_pages: q.pages() != [0; 2],
+            }
         })
     }
 }
 
 /// The name of a path that a front's owner may ask for.
 pub fn asked(path: &[u8]) -> &'static [u8] {
-    let known: [&[u8]; 4] = [b"copy", b"staging", b"gref-mapping", b"persistent"];
+    let known: [&[u8]; 5] = [b"copy", b"staging", b"data-ring", b"gref-mapping", b"persistent"];
     known.into_iter().find(|known| *known == path).unwrap_or(b"auto")
 }
 
@@ -68,7 +74,8 @@ pub struct Seen<'a> {
     /// The back was asked to map pages and has mapped none.
     pub maps_none: bool,
     pub persists: bool,
-    pub refuses_staging: bool,
+    /// The memory that the back did not take, though it offers its path.
+    pub refused: Option<&'static str>,
     pub is_short: bool,
     /// The feature that the back does not offer.
     pub absent: Option<&'static str>,
@@ -80,21 +87,22 @@ impl<'a> Seen<'a> {
         let absent = |lack: &NotOffered| match lack {
             NotOffered::DataLen { offered, .. } if !offered.is_empty() => Some(fit!(WHY, "data_len absent")),
             NotOffered::DataLen { .. } => Some(fit!(WHY, "staging absent")),
+            NotOffered::Path(PathName::DataRing) => Some(fit!(WHY, "data-ring absent")),
             NotOffered::Path(PathName::GrefMapping) => Some(fit!(WHY, "gref absent")),
             NotOffered::Path(PathName::Persistent) => Some(fit!(WHY, "persistent absent")),
             // The module asks for none of these paths.
             NotOffered::Path(
-                PathName::Staging
-                | PathName::DataRing
-                | PathName::Foreign
-                | PathName::GuestCopy
-                | PathName::Map
-                | PathName::Copy,
+                PathName::Staging | PathName::Foreign | PathName::GuestCopy | PathName::Map | PathName::Copy,
             ) => None,
             NotOffered::Refused(_)
             | NotOffered::Queues { .. }
             | NotOffered::RingPages { .. }
             | NotOffered::SendingOn => None,
+        };
+        let refused = |lack: &NotOffered| match lack {
+            NotOffered::Refused(PathName::Staging) => Some(fit!(WHY, "staging refused")),
+            NotOffered::Refused(PathName::DataRing) => Some(fit!(WHY, "data-ring refused")),
+            _ => None,
         };
         let (lacks, maps) = (vif.not_offered(), vif.gref_pages(0) > 0);
         Self {
@@ -103,7 +111,7 @@ impl<'a> Seen<'a> {
             maps,
             maps_none: shared.has_pages && !maps && !vif.is_announcing(),
             persists: vif.persists(),
-            refuses_staging: lacks.contains(&NotOffered::Refused(PathName::Staging)),
+            refused: lacks.iter().find_map(refused),
             is_short: vif.shortage().is_some(),
             absent: lacks.iter().find_map(absent),
         }
@@ -111,31 +119,36 @@ impl<'a> Seen<'a> {
 
     /// Name of the path in use.
     pub fn path(&self) -> &'static str {
-        match (self.shared.staged, self.maps) {
-            ([true, true], true) => fit!(PATH, "staging+gref"),
-            ([true, true], false) => fit!(PATH, "staging"),
+        match (self.shared.staged, self.shared.ringed) {
+            ([true, true], _) if self.maps => fit!(PATH, "staging+gref"),
+            ([true, true], _) => fit!(PATH, "staging"),
             ([true, false], _) => fit!(PATH, "tx staging"),
             ([false, true], _) => fit!(PATH, "rx staging"),
-            ([false, false], true) => fit!(PATH, "gref-mapping"),
-            ([false, false], false) if self.persists => fit!(PATH, "persistent"),
-            ([false, false], false) => fit!(PATH, "copy"),
+            (_, [true, true]) => fit!(PATH, "data-ring"),
+            (_, [true, false]) => fit!(PATH, "tx data-ring"),
+            (_, [false, true]) => fit!(PATH, "rx data-ring"),
+            (_, [false, false]) if self.maps => fit!(PATH, "gref-mapping"),
+            (_, [false, false]) if self.persists => fit!(PATH, "persistent"),
+            (_, [false, false]) => fit!(PATH, "copy"),
         }
     }
 
     /// The reason why the front uses this path and no other one.
     pub fn why(&self) -> &'static str {
         let asks_to_map = matches!(self.asked, b"auto" | b"gref-mapping");
-        // Unless memory is short, a direction is missing only if the back refuses its list.
-        match (self.shared.staged, self.absent) {
-            _ if self.is_short && !self.refuses_staging => fit!(WHY, "no memory"),
+        let Shared { staged, ringed, .. } = self.shared;
+        // Unless memory is short, a direction is missing only if the back refuses its list, or its
+        // half.
+        match (if ringed == [false; 2] { staged } else { ringed }, self.refused.or(self.absent)) {
+            _ if self.is_short && self.refused.is_none() => fit!(WHY, "no memory"),
             ([true, false], _) => fit!(WHY, "rx refused"),
             ([false, true], _) => fit!(WHY, "tx refused"),
-            _ if self.refuses_staging => fit!(WHY, "staging refused"),
             (_, Some(what)) => what,
             // The back offered to map pages, and keeps none mapped.
             _ if asks_to_map && self.maps_none => fit!(WHY, "gref refused"),
             _ => match self.asked {
                 b"staging" => fit!(WHY, "path=staging"),
+                b"data-ring" => fit!(WHY, "path=data-ring"),
                 b"gref-mapping" => fit!(WHY, "path=gref-mapping"),
                 b"persistent" => fit!(WHY, "path=persistent"),
                 b"copy" => fit!(WHY, "path=copy"),

@@ -36,10 +36,13 @@ use pregrant::net::back::Polled;
 use pregrant::net::features::BackFeatures;
 use pregrant::net::front::{FrontConfig, FrontVif};
 use pregrant::net::path::PathName;
+use pregrant::net::path::data_ring::{DEFAULT_ORDER, rounded};
 use pregrant::net::path::staging::keys::{MAX_PAGES_OFFERED, Offer};
 use pregrant::net::stats::DirStats;
 use pregrant::platform::Clock;
 use pregrant::port::{Arena, Burst, FramePort, Offload, Offloads};
+use pregrant::units::PAGE_SIZE;
+use pregrant::wire::data_ring::half_bytes;
 use pregrant::{DomId, PeerFault};
 use spin::Mutex;
 
@@ -62,7 +65,8 @@ struct Trial {
     path: PathName,
     /// Bytes of a staging buffer, if the path has any.
     data_len: u32,
-    /// Number of staging buffers or pages of a direction, or `AUTO`. 0: one for each slot.
+    /// Number of staging buffers or pages of a direction, or `AUTO`. 0: one for each slot, or the
+    /// default of a data ring.
     buffers: u32,
     /// Length of a frame in bytes.
     len: usize,
@@ -75,7 +79,7 @@ struct Trial {
     in_place: bool,
 }
 
-fn trials() -> [Trial; 11] {
+fn trials() -> [Trial; 15] {
     use PathName as P;
     let trial = |path, data_len, len, share| Trial {
         path,
@@ -87,12 +91,18 @@ fn trials() -> [Trial; 11] {
         in_place: false,
     };
     let more = |path, len| Trial { buffers: AUTO, ..trial(path, 2048, len, 1) };
+    let halves_of = |pages, len, share| Trial { buffers: pages, ..trial(P::DataRing, 2048, len, share) };
     let pieces = |path, len, share| Trial { in_pieces: true, ..trial(path, 2048, len, share) };
     let in_place = |path, len, share| Trial { in_place: true, ..trial(path, 2048, len, share) };
     [
         trial(P::Copy, 2048, 64, 1),
         trial(P::Staging, 256, 64, 1),
         more(P::Staging, 1514),
+        trial(P::DataRing, 2048, 64, 1),
+        trial(P::DataRing, 2048, 1514, 10),
+        // A page for each slot, as long frames need; and less than one such frame has.
+        halves_of(RING_SLOTS as u32, 60_000, 100),
+        halves_of(8, 60_000, 100),
         trial(P::GrefMapping, 2048, 64, 1),
         trial(P::Persistent, 2048, 64, 1),
         trial(P::Copy, 2048, 60_000, 100),
@@ -133,6 +143,7 @@ impl Trial {
         let by = match self.path {
             _ if self.in_pieces => stats.granted,
             PathName::Staging => stats.staging,
+            PathName::DataRing => stats.data_ring,
             PathName::GrefMapping => stats.gref_mapping,
             PathName::Persistent => stats.persistent,
             _ => stats.granted,
@@ -140,10 +151,33 @@ impl Trial {
         stats.frames - by
     }
 
+    /// log2 of the pages of the data ring that the front must get.
+    fn data_ring(&self) -> Option<u32> {
+        let order = match self.buffers {
+            0 => DEFAULT_ORDER,
+            pages => pages.ilog2() + 1,
+        };
+        (self.path == PathName::DataRing).then_some(order)
+    }
+
+    /// True if no frame fits the data ring, so that all of them use the pages.
+    fn is_too_long(&self) -> bool {
+        self.path == PathName::DataRing && self.buffers > 0 && self.len > self.buffers as usize * PAGE_SIZE
+    }
+
     /// Largest allowed result of `others`: a back maps a page when it first sees it, only a few at
     /// a time.
     fn others_max(&self) -> u64 {
-        if self.path == PathName::Persistent { 4 * RING_SLOTS } else { 0 }
+        match self.path {
+            PathName::Persistent => 4 * RING_SLOTS,
+            _ if self.is_too_long() => u64::MAX,
+            _ => 0,
+        }
+    }
+
+    /// True if no frame takes a grant operation, not even the first ones.
+    fn needs_no_operation(&self) -> bool {
+        matches!(self.path, PathName::Staging | PathName::DataRing) && !self.in_pieces && !self.is_too_long()
     }
 }
 
@@ -236,6 +270,9 @@ struct Ends {
     scratch: Box<Arena>,
     /// The bytes of one frame.
     bytes: Vec<u8>,
+    /// Largest number of frames that are published to the back at once: no more than a data ring
+    /// has room for.
+    at_once: u64,
 }
 
 /// Everything that our back offers.
@@ -264,6 +301,8 @@ impl Ends {
         let table = Arc::new(Mutex::new(Table::default()));
         let [guest, host] = [GUEST, HOST].map(|number| Domain { table: table.clone(), number });
         let (of_front, of_back) = (directory(), directory());
+        let half = config.data_ring.and_then(|order| half_bytes(order).ok()).unwrap_or(u32::MAX);
+        let at_once = (half as usize).checked_div(rounded(len)).unwrap_or_default().max(1);
         Self {
             table,
             guest,
@@ -275,6 +314,7 @@ impl Ends {
             port: Counterpart { len, head: None, came: 0, wrong: 0, gave: 0, offload: Offload::default() },
             scratch,
             bytes: vec![0; len],
+            at_once: (at_once as u64).min(skbs::AT_ONCE),
         }
     }
 
@@ -366,8 +406,12 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     let (buffers, pages) = ends.front.queue(0).map_or(((0, 0), [0, 0]), |q| (q.staging_buffers(), q.pages()));
     let fewest =
         if trial.path == PathName::Staging { buffers.0.min(buffers.1) } else { pages[0].min(pages[1]) };
-    if trial.buffers > 0 && u64::from(fewest) <= RING_SLOTS || fewest < asked {
+    let has_more = trial.path == PathName::DataRing || u64::from(fewest) > RING_SLOTS;
+    if trial.buffers > 0 && !has_more || fewest < asked {
         return Err("there are fewer buffers than were asked for");
+    }
+    if ends.front.queue(0).is_none_or(|q| q.asked().data_ring != trial.data_ring()) {
+        return Err("the data ring has another size than was asked for");
     }
     let (name, mut right) = (trial.path.name(), log::Line::default());
     let seen = Seen::of(&ends.front, Shared::by(&ends.front), name.as_bytes());
@@ -402,6 +446,12 @@ fn play(trial: &Trial, frames: u64) -> Result<()> {
     );
     match (wrong_tx + wrong_rx, left) {
         (0, 0) if others > trial.others_max() => Err("frames went by another path"),
+        (0, 0) if trial.is_too_long() && others < n => Err("frames went by a data ring that is too short"),
+        (0, 0)
+            if trial.needs_no_operation() && (after.copies, after.maps) != (before.copies, before.maps) =>
+        {
+            Err("frames took grant operations")
+        }
         (0, 0) if tx.frames < n || rx.frames < n => Err("the back counts fewer frames"),
         (0, 0) => Ok(()),
         (0, _) => Err("grants are left"),
@@ -415,16 +465,18 @@ fn says(seen: &Seen<'_>, wanted: &str) -> bool {
     seen.words().split(|byte| *byte == 0).next() == Some(wanted.as_bytes())
 }
 
-/// Checks the text of `ethtool -i` for path `auto`, with backs that lack some features.
+/// Checks the text of `ethtool -i` for backs that lack some features.
 #[inline(never)]
 fn say_paths() -> Result<()> {
     let no_staging = BackFeatures { staging: Offer::NONE, ..whole() };
     let plain = BackFeatures { ctrl_ring: false, ..no_staging.clone() };
-    for (features, wanted) in [
-        (whole(), "staging+gref: path=auto"),
-        (BackFeatures { ctrl_ring: false, ..whole() }, "staging: gref absent"),
-        (no_staging, "gref-mapping: staging absent"),
-        (plain, "copy: staging absent"),
+    let no_ring = BackFeatures { data_ring: 0, ..whole() };
+    for (asked, features, wanted) in [
+        (&b"auto"[..], whole(), "staging+gref: path=auto"),
+        (b"auto", BackFeatures { ctrl_ring: false, ..whole() }, "staging: gref absent"),
+        (b"auto", no_staging, "gref-mapping: staging absent"),
+        (b"auto", plain, "copy: staging absent"),
+        (b"data-ring", no_ring, "copy: data-ring absent"),
     ] {
         let trial = Trial {
             path: PathName::Copy,
@@ -435,11 +487,11 @@ fn say_paths() -> Result<()> {
             in_pieces: false,
             in_place: false,
         };
-        let settings = trial.settings(b"auto");
+        let settings = trial.settings(asked);
         let mut ends = Ends::new(features, config(&settings)?, 64, false, arena());
         ends.steps()?;
         ends.announce()?;
-        if !says(&Seen::of(&ends.front, Shared::by(&ends.front), b"auto"), wanted) {
+        if !says(&Seen::of(&ends.front, Shared::by(&ends.front), asked), wanted) {
             return Err(wanted);
         }
         ends.front.close(&mut ends.front_bus, None).map_err(|_| "the front does not close")?;
@@ -451,20 +503,27 @@ fn say_paths() -> Result<()> {
 /// Checks the text of `ethtool -i` for states that no back of the test brings about.
 #[inline(never)]
 fn say_seen() -> Result<()> {
-    let shared = Shared { staged: [true; 2], has_pages: true };
+    let shared = Shared { staged: [true; 2], ringed: [false; 2], has_pages: true };
     let whole = Seen {
         asked: b"auto",
         shared,
         maps: true,
         maps_none: false,
         persists: false,
-        refuses_staging: false,
+        refused: None,
         is_short: false,
         absent: None,
     };
     let none_mapped = Seen { maps: false, maps_none: true, ..whole };
-    let refused = Seen { refuses_staging: true, ..whole };
+    let refused = Seen { refused: Some("staging refused"), ..whole };
     let [tx, rx] = [[true, false], [false, true]].map(|staged| Shared { staged, ..shared });
+    let in_ring = Seen { asked: b"data-ring", maps: false, maps_none: true, ..whole };
+    let ring = |ringed, refused| Seen {
+        shared: Shared { staged: [false; 2], ringed, ..shared },
+        refused,
+        ..in_ring
+    };
+    let no_ring = Some("data-ring refused");
     for (seen, wanted) in [
         (Seen { is_short: true, ..whole }, "staging+gref: no memory"),
         (refused, "staging+gref: staging refused"),
@@ -473,6 +532,12 @@ fn say_seen() -> Result<()> {
         (Seen { shared: rx, is_short: true, ..whole }, "rx staging: no memory"),
         (none_mapped, "staging: gref refused"),
         (Seen { maps: false, ..whole }, "staging: path=auto"),
+        (ring([true; 2], None), "data-ring: path=data-ring"),
+        (ring([true, false], no_ring), "tx data-ring: rx refused"),
+        (ring([false, true], no_ring), "rx data-ring: tx refused"),
+        (ring([false; 2], no_ring), "copy: data-ring refused"),
+        (Seen { is_short: true, ..ring([true; 2], None) }, "data-ring: no memory"),
+        (Seen { is_short: true, ..ring([false; 2], None) }, "copy: no memory"),
     ] {
         if !says(&seen, wanted) {
             return Err(wanted);
@@ -520,12 +585,12 @@ fn distrust() -> Result<()> {
     Ok(())
 }
 
-/// Checks the counters of `ethtool -S` for a front's ordinary pages.
+/// Checks the counters of `ethtool -S` for what a front's frames are copied through.
 #[inline(never)]
 fn say_counters() -> Result<()> {
-    let stats = DirStats { frames: 9, granted: 7, staging: 2, ..DirStats::default() };
-    let right = counters(stats, false) == [9, 0, 2, 7, 0, 0, 0, 0]
-        && counters(stats, true) == [9, 0, 2, 0, 7, 0, 0, 0];
+    let stats = DirStats { frames: 9, granted: 4, staging: 2, data_ring: 3, ..DirStats::default() };
+    let right = counters(stats, false) == [9, 0, 2, 3, 4, 0, 0, 0, 0]
+        && counters(stats, true) == [9, 0, 2, 3, 0, 4, 0, 0, 0];
     if right { Ok(()) } else { Err("the counters are of another path") }
 }
 

@@ -22,16 +22,8 @@ struct Took {
 
 /// Receives frames whose segments have a given length; the first call does it like the poll.
 #[inline(never)]
-fn take(offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
-    let trial = Trial {
-        path: PathName::Copy,
-        data_len: 2048,
-        buffers: 0,
-        len: LEN,
-        share: 1,
-        in_pieces: false,
-        in_place,
-    };
+fn take(path: PathName, offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
+    let trial = Trial { path, data_len: 2048, buffers: 0, len: LEN, share: 1, in_pieces: false, in_place };
     let mut ends = Ends::new(whole(), trial.config()?, LEN, false, arena());
     ends.port.offload = offload;
     ends.steps()?;
@@ -68,16 +60,25 @@ fn take(offload: Offload, in_place: bool, decides: bool) -> Result<Took> {
 /// Tests all cases.
 #[inline(never)]
 pub fn play() -> Result<()> {
+    use PathName::{Copy, DataRing};
     for gso_type in [GSO_TYPE_TCPV4, GSO_TYPE_TCPV6] {
-        for (in_place, decides) in [(false, false), (true, false), (false, true), (true, true)] {
+        for (path, in_place, decides) in [
+            (Copy, false, false),
+            (Copy, true, false),
+            (Copy, false, true),
+            (Copy, true, true),
+            (DataRing, false, false),
+            (DataRing, true, false),
+            (DataRing, false, true),
+        ] {
             let of = |gso_size| Offload { gso_type, gso_size, csum_blank: true, csum_ok: true };
             for size in [1, MIN_GSO_SIZE - 1] {
-                let took = take(of(size), in_place, decides)?;
+                let took = take(path, of(size), in_place, decides)?;
                 if took.skbs > 0 || took.dropped == 0 || took.charged != took.dropped {
                     return Err("segments of next to nothing become skbs, or are not counted");
                 }
             }
-            let took = take(of(MIN_GSO_SIZE), in_place, decides)?;
+            let took = take(path, of(MIN_GSO_SIZE), in_place, decides)?;
             match decides {
                 true if (took.skbs, took.dropped, took.charged) != (1, 0, BUDGET) => {
                     return Err("segments that a program is to see are not charged to the poll");

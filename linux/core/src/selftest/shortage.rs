@@ -100,11 +100,12 @@ impl Case {
 
     /// True if a set-up must ask for lists of more than a page. The others have shorter ones, of
     /// which none can be refused: with rings of one page and pages that stay, lists have an entry
-    /// for each slot. The path `copy` has no more pages than slots, by `persistent` all pages stay,
-    /// and of buffers of 2048 bytes a back's offer, 896 pages, has too few.
+    /// for each slot. The path `copy` has no more pages than slots, nor has `data-ring`, by
+    /// `persistent` all pages stay, and of buffers of 2048 bytes a back's offer, 896 pages, has too
+    /// few.
     fn has_long_lists(&self) -> bool {
         let has_more = match self.path {
-            b"copy" => false,
+            b"copy" | b"data-ring" => false,
             b"staging" | b"auto" => self.buffers > 0 && self.data_len < 2048,
             _ => self.buffers > 0,
         };
@@ -357,7 +358,7 @@ impl<'a> SetUps<'a> {
 #[inline(never)]
 pub fn play() -> Result<()> {
     let mut spare = None;
-    for path in [&b"copy"[..], b"staging", b"gref-mapping", b"persistent", b"auto"] {
+    for path in [&b"copy"[..], b"staging", b"data-ring", b"gref-mapping", b"persistent", b"auto"] {
         let slots = |queues, ring_order| Case::new(path, queues, ring_order);
         let more = |data_len, buffers| Case { data_len, buffers, ..slots(1, 0) };
         let in_place = Case { in_place: true, ..slots(1, 0) };
@@ -370,7 +371,7 @@ pub fn play() -> Result<()> {
     }
     let auto = Case::new(b"auto", 1, 0);
     let more = Case { data_len: 64, buffers: 2048, ..auto };
-    for case in [auto, Case::new(b"persistent", 1, 0), more] {
+    for case in [auto, Case::new(b"data-ring", 1, 0), Case::new(b"persistent", 1, 0), more] {
         refuse_others(SetUps::new(case, &mut spare)?)?;
     }
     Ok(())

@@ -24,7 +24,7 @@ use pregrant::platform::GrantTable;
 use pregrant::port::Offload;
 
 /// Largest number of frames that are published to the back, or received, at once.
-const AT_ONCE: u64 = 64;
+pub(super) const AT_ONCE: u64 = 64;
 /// Requests of the longest frame.
 const FRAME_SLOTS: u32 = PIECES_MAX as u32 + 2;
 /// Number of ids for fragments in flight.
@@ -162,7 +162,7 @@ impl Ends {
                     Err(_) => return Err("a frame is refused"),
                 }
             }
-            if k % AT_ONCE == AT_ONCE - 1 || k + 1 == n {
+            if (k + 1).is_multiple_of(self.at_once) || k + 1 == n {
                 self.serve(&mut halves.tx)?;
                 lent.end(&self.guest, &mut halves.tx)?;
                 // SAFETY: a process's context, without a lock.
