@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
+/* What a guest may do wrong with its keys, states, events, mapped pages and control ring. */
+#include "front.h"
+
+static const char *xsa_332_391_events_without_end(struct front *front)
+{
+	unsigned int k, polls_before, spurious = atomic_read(&channel_spurious), events = atomic_read(&channel_events);
+	const char *wrong = front_sends(front);
+
+	polls_before = atomic_read(&polls);
+	for (k = 0; k < 10000; k++)
+		channel_send(front->port);
+	/* Each of them has its EOI before the next comes, and one that brought nothing is said to be spurious. */
+	if (!wrong && atomic_read(&channel_spurious) - spurious + 200 < atomic_read(&channel_events) - events)
+		wrong = "events that bring nothing are not said to be spurious";
+	if (!wrong && atomic_read(&polls) - polls_before > 2 * 10000)
+		wrong = "an event causes polls without end";
+	return wrong;
+}
+
+/* Connects with keys that are wrong, and sees that nothing is there. */
+static const char *refused(struct front *front)
+{
+	const char *wrong = NULL;
+	unsigned int mapped = table_mapped;
+
+	front_state(front, XenbusStateConnected);
+	if (!within_a_minute(front_back_state(front) >= XenbusStateClosing))
+		wrong = "a vif is connected that cannot be";
+	if (!wrong && !within_a_minute(table_mapped <= mapped))
+		wrong = "a page stays mapped";
+	return wrong;
+}
+
+static const char *xsa_371_connects_that_fail_half_way(struct front *front)
+{
+	static const char *const keys[] = { "tx-ring-ref", "rx-ring-ref", "event-channel" };
+	static const char *const values[] = { "2000", "18446744073709551616", "-1", "x", "" };
+	const char *wrong = NULL;
+	unsigned int k, i;
+
+	for (k = 0; !wrong && k < ARRAY_SIZE(keys); k++) {
+		for (i = 0; !wrong && i < ARRAY_SIZE(values); i++) {
+			unsigned int mapped = table_mapped, channels = channels_bound;
+
+			if (front_probe(front))
+				return "the driver does not take the vif";
+			if (!within_a_minute(front_back_state(front) == XenbusStateInitWait))
+				return "the back is not at state 2";
+			front_keys(front);
+			store_write(front->front_dir, keys[k], "%s", values[i]);
+			wrong = refused(front);
+			front_close(front);
+			front_remove(front);
+			if (!wrong && (table_mapped != mapped || channels_bound != channels))
+				wrong = "a page stays mapped, or a channel bound";
+		}
+	}
+	return wrong;
+}
+
+/* A ring that is granted for reading alone, and one page for both rings. */
+static const char *rings_that_cannot_be_rings(struct front *front)
+{
+	const char *wrong = NULL;
+	unsigned int k;
+
+	for (k = 0; !wrong && k < 2; k++) {
+		if (front_probe(front))
+			return "the driver does not take the vif";
+		if (!within_a_minute(front_back_state(front) == XenbusStateInitWait))
+			return "the back is not at state 2";
+		front_keys(front);
+		store_write(front->front_dir, "rx-ring-ref", "%u", k ? front->tx : front->pages[0]);
+		wrong = refused(front);
+		front_close(front);
+		front_remove(front);
+	}
+	return wrong;
+}
+
+/* The driver's device goes at each step of the handshake. */
+static const char *xsa_465_removal_at_each_state(struct front *front)
+{
+	const char *wrong = NULL;
+	unsigned int k;
+
+	for (k = 0; !wrong && k < 6; k++) {
+		front_renew(front);
+		if (k < 3 && front_probe(front))
+			return "the driver does not take the vif";
+		switch (k) {
+		case 1:
+			within_a_minute(front_back_state(front) == XenbusStateInitWait);
+			break;
+		case 2:
+			within_a_minute(front_back_state(front) == XenbusStateInitWait);
+			front_keys(front);
+			front_state(front, XenbusStateConnected);
+			break;
+		case 3:
+			wrong = front_connect(front);
+			break;
+		case 4:
+			/* With requests that are not answered, and frames that wait. */
+			wrong = front_connect(front);
+			front_host_sends(front, 60);
+			channel_send(front->port);
+			break;
+		case 5:
+			wrong = front_connect(front);
+			front_state(front, XenbusStateClosing);
+			break;
+		}
+		front_remove(front);
+	}
+	return wrong;
+}
+
+/* One round after another leaves what one leaves, which is seen behind each rule. */
+static const char *xsa_350_connects_without_end(struct front *front)
+{
+	const char *wrong = NULL;
+	unsigned int k, mapped = table_mapped, channels = channels_bound;
+	s64 memory = atomic64_read(&selftest_memory);
+
+	for (k = 0; !wrong && k < 10; k++) {
+		front_renew(front);
+		wrong = front_connect(front) ?: front_sends(front);
+		front_close(front);
+		front_remove(front);
+		if (!wrong && (table_mapped != mapped || channels_bound != channels ||
+			       atomic64_read(&selftest_memory) != memory))
+			wrong = "a round leaves something";
+	}
+	return wrong;
+}
+
+static const char *xsa_349_states_without_end(struct front *front)
+{
+	static const unsigned int states[] = { 5, 4, 6, 1, 3, 4, 7, 8, 2, 0, 99 };
+	const char *wrong = front_connect(front);
+	unsigned int k;
+
+	for (k = 0; !wrong && k < 3000; k++)
+		front_state(front, states[k % ARRAY_SIZE(states)]);
+	/* It is served now and again, and others are. */
+	wrong = wrong ?: front_sends(neighbour) ?: front_receives(neighbour);
+	front_close(front);
+	front_remove(front);
+	return wrong;
+}
+
+/* A fault, and before the back has closed the front's own end; events go on. */
+static const char *xsa_374_a_fault_and_a_disconnect(struct front *front)
+{
+	front_publish_index(front, front->tx_prod + 1000);
+	front_state(front, XenbusStateClosing);
+	front_publish_index(front, front->tx_prod + 5000);
+	channel_send(front->port);
+	front_state(front, XenbusStateClosed);
+	channel_send(front->port);
+	return within_a_minute(front_back_state(front) == XenbusStateClosed) ? NULL : "the back is not at state 6";
+}
+
+/* `persistent`: the guest's frames are in more pages than it may have mapped. */
+static const char *xsa_300_more_pages_than_a_guest_may_have(struct front *front)
+{
+	enum { MORE = 700 };
+	grant_ref_t *more = kcalloc(MORE, sizeof(*more), GFP_KERNEL | __GFP_NOFAIL);
+	unsigned int k, most = 0;
+	const char *wrong;
+	s16 status;
+
+	store_write(front->front_dir, "feature-persistent", "1");
+	wrong = front_connect(front);
+	for (k = 0; !wrong && k < MORE; k++) {
+		struct xen_netif_tx_request request = { .size = 60 };
+
+		more[k] = table_grant(false);
+		request.gref = more[k];
+		front_put(front, (u32 *)&request);
+		front_publish(front);
+		wrong = front_answers(front, 1, &status);
+		if (!wrong && status != XEN_NETIF_RSP_OKAY)
+			wrong = "a frame fails for which no page can be mapped";
+		most = max(most, table_mapped);
+		if (k == 300 && !wrong)
+			wrong = front_sends(neighbour) ?: front_receives(neighbour);
+	}
+	if (!wrong && most > pregrant_guest_pages)
+		wrong = "a guest has more pages mapped than it may";
+	if (!wrong && most < 32)
+		wrong = "no page stays mapped";
+	front_close(front);
+	front_remove(front);
+	for (k = 0; k < MORE; k++)
+		if (more[k] && !table_end(more[k]))
+			wrong = wrong ?: "a page stays mapped";
+	kfree(more);
+	return wrong;
+}
+
+static const char *with_control_ring(struct front *front)
+{
+	front->ctrl = table_grant(false);
+	front_renew(front);
+	return front_connect(front);
+}
+
+static const char *xsa_39_an_index_of_the_control_ring(struct front *front)
+{
+	const char *wrong = with_control_ring(front);
+
+	if (!wrong) {
+		smp_store_release((u32 *)table_page(front->ctrl), 100000);
+		channel_send(front->ctrl_port);
+		wrong = front_ended(front);
+	}
+	front_close(front);
+	front_remove(front);
+	return wrong;
+}
+
+/* A frame goes on to a vif in the poll in which it came, which is the back's own, too (XSA-424). */
+static const char *xsa_424_a_frame_goes_on_in_its_poll(struct front *front)
+{
+	const char *wrong = NULL;
+	unsigned int k;
+
+	for (k = 0; !wrong && k < 2; k++) {
+		struct front *to = k ? front : neighbour;
+		u32 before = to->rx_cons;
+
+		front->sends_on = to;
+		wrong = front_sends(front);
+		front->sends_on = NULL;
+		memcpy(to->wanted, front->last, front->last_len);
+		wrong = wrong ?: front_taken(to, front->last_len, true);
+		front_post(to, to->rx_cons - before);
+	}
+	return wrong;
+}
+
+const struct rule rules_of_vif[] = {
+	RULE(xsa_332_391_events_without_end),
+	RULE(xsa_371_connects_that_fail_half_way, .is_alone = true),
+	RULE(rings_that_cannot_be_rings, .is_alone = true),
+	RULE(xsa_465_removal_at_each_state, .is_alone = true),
+	RULE(xsa_350_connects_without_end, .is_alone = true),
+	RULE(xsa_349_states_without_end, .is_alone = true),
+	RULE(xsa_374_a_fault_and_a_disconnect, .ends = true),
+	RULE(xsa_300_more_pages_than_a_guest_may_have, .is_alone = true),
+	RULE(xsa_39_an_index_of_the_control_ring, .is_alone = true),
+	RULE(xsa_424_a_frame_goes_on_in_its_poll),
+	{},
+};
