@@ -66,15 +66,15 @@ struct front *front_new(u16 of, unsigned int handle)
 	snprintf(front->name, sizeof(front->name), "vif-%u-%u", of, handle);
 	snprintf(front->back_dir, sizeof(front->back_dir), "backend/vif/%u/%u", of, handle);
 	snprintf(front->front_dir, sizeof(front->front_dir), "device/vif/%u/%u", of, handle);
-	front->tx = table_grant(false);
-	front->rx = table_grant(false);
+	front->tx = table_grant(front->of, false);
+	front->rx = table_grant(front->of, false);
 	front_renew(front);
 	for (k = 0; k < FRONT_PAGES; k++) {
-		front->pages[k] = table_grant(true);
+		front->pages[k] = table_grant(front->of, true);
 		table_fill(front->pages[k], 3 + 13 * k, 7);
 	}
 	for (k = 0; k < RING_SLOTS; k++)
-		front->room[k] = table_grant(false);
+		front->room[k] = table_grant(front->of, false);
 	return front;
 }
 
@@ -183,7 +183,12 @@ static rx_handler_result_t arrives(struct sk_buff **pskb)
 	if (skb_copy_bits(skb, -ETH_HLEN, front->last, front->last_len))
 		front->last_len = 0;
 	smp_store_release(&front->arrived, front->arrived + 1);
-	if (to) {
+	if (front->keeps) {
+		/* Its vif may go. */
+		skb_push(skb, ETH_HLEN);
+		skb->dev = NULL;
+		front->kept = skb;
+	} else if (to) {
 		/* As a bridge does. */
 		skb_push(skb, ETH_HLEN);
 		skb->dev = to->netdev;

@@ -18,10 +18,12 @@
 #define FRONT_FRAME_MAX 65536
 
 /* grant_table.c */
+#define GRANTS 2000
+#define NO_GRANT GRANTS /* a reference that is none */
 extern unsigned int table_mapped, table_granted;
 extern u64 table_ops; /* operations, of hypercalls */
 extern void (*table_meanwhile)(void); /* called before each hypercall that copies */
-grant_ref_t table_grant(bool readonly);
+grant_ref_t table_grant(u16 of, bool readonly);
 bool table_end(grant_ref_t gref); /* false: it is mapped */
 void *table_page(grant_ref_t gref);
 void table_fill(grant_ref_t gref, u8 seed, u8 step);
@@ -51,6 +53,8 @@ struct front {
 	struct net_device *netdev;
 	bool has_handler;
 	struct front *sends_on; /* what comes goes to this one */
+	bool keeps; /* what comes stays in the stack: `kept` */
+	struct sk_buff *kept;
 	unsigned int arrived;
 	size_t last_len;
 	u8 *last, *wanted;
@@ -114,7 +118,7 @@ struct rule {
 };
 #define RULE(function, ...) { #function, function, ##__VA_ARGS__ }
 /* The last has no name. */
-extern const struct rule rules_of_tx[], rules_of_rx[], rules_of_vif[];
+extern const struct rule rules_of_tx[], rules_of_rx[], rules_of_shared[], rules_of_vif[];
 
 extern struct front *neighbour;
 

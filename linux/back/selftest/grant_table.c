@@ -13,13 +13,13 @@
 
 #include "front.h"
 
-#define GRANTS 2048
 /* The lower references are Xen's. */
 #define FIRST 8
 
 static struct grant {
 	u8 *own; /* NULL: not granted */
 	u8 *at; /* where the bytes are: `own`, or where the back has mapped them */
+	u16 of; /* whose */
 	bool readonly;
 	bool is_mapped;
 } grants[GRANTS];
@@ -29,7 +29,7 @@ unsigned int table_mapped, table_granted;
 u64 table_ops;
 void (*table_meanwhile)(void);
 
-grant_ref_t table_grant(bool readonly)
+grant_ref_t table_grant(u16 of, bool readonly)
 {
 	u8 *page = (u8 *)get_zeroed_page(GFP_KERNEL);
 	grant_ref_t gref = 0;
@@ -39,7 +39,7 @@ grant_ref_t table_grant(bool readonly)
 	for (k = FIRST; page && !gref && k < GRANTS; k++) {
 		if (grants[k].own)
 			continue;
-		grants[k] = (struct grant) { .own = page, .at = page, .readonly = readonly };
+		grants[k] = (struct grant) { .own = page, .at = page, .of = of, .readonly = readonly };
 		table_granted++;
 		gref = k;
 	}
@@ -82,9 +82,9 @@ void table_fill(grant_ref_t gref, u8 seed, u8 step)
 }
 
 /* The grant, if the guest has given it. */
-static struct grant *granted(grant_ref_t gref, bool writes, s16 *status)
+static struct grant *granted(u16 of, grant_ref_t gref, bool writes, s16 *status)
 {
-	if (gref >= GRANTS || !grants[gref].own)
+	if (gref >= GRANTS || !grants[gref].own || grants[gref].of != of)
 		*status = GNTST_bad_gntref;
 	else if (writes && grants[gref].readonly)
 		*status = GNTST_permission_denied;
@@ -102,7 +102,7 @@ static void copy(struct gnttab_copy *op)
 	u8 *here;
 
 	op->status = GNTST_okay;
-	grant = granted(theirs->u.ref, to_guest, &op->status);
+	grant = granted(theirs->domid, theirs->u.ref, to_guest, &op->status);
 	if (grant && (theirs->offset + op->len > PAGE_SIZE || own->offset + op->len > PAGE_SIZE))
 		op->status = GNTST_bad_copy_arg;
 	if (op->status != GNTST_okay)
@@ -116,7 +116,7 @@ static void copy(struct gnttab_copy *op)
 
 static void map(struct gnttab_map_grant_ref *op)
 {
-	struct grant *grant = granted(op->ref, !(op->flags & GNTMAP_readonly), &op->status);
+	struct grant *grant = granted(op->dom, op->ref, !(op->flags & GNTMAP_readonly), &op->status);
 
 	if (!grant)
 		return;

@@ -4,7 +4,6 @@
 
 #include "front.h"
 
-#define NO_GRANT 2000
 
 /* Frames of 60 bytes, which use up what was posted. */
 static const char *use_up(struct front *front)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* What a guest may do wrong with its keys, states, events, mapped pages and control ring. */
+/* What a guest may do wrong with its keys, states and events, and when it goes. */
+#include <linux/kthread.h>
+
 #include "front.h"
 
 static const char *xsa_332_391_events_without_end(struct front *front)
@@ -163,62 +165,51 @@ static const char *xsa_374_a_fault_and_a_disconnect(struct front *front)
 	return within_a_minute(front_back_state(front) == XenbusStateClosed) ? NULL : "the back is not at state 6";
 }
 
-/* `persistent`: the guest's frames are in more pages than it may have mapped. */
-static const char *xsa_300_more_pages_than_a_guest_may_have(struct front *front)
+/* Events come while the driver binds and closes their channels. */
+static int storm(void *data)
 {
-	enum { MORE = 700 };
-	grant_ref_t *more = kcalloc(MORE, sizeof(*more), GFP_KERNEL | __GFP_NOFAIL);
-	unsigned int k, most = 0;
-	const char *wrong;
-	s16 status;
+	struct front *front = data;
 
-	store_write(front->front_dir, "feature-persistent", "1");
-	wrong = front_connect(front);
-	for (k = 0; !wrong && k < MORE; k++) {
-		struct xen_netif_tx_request request = { .size = 60 };
-
-		more[k] = table_grant(false);
-		request.gref = more[k];
-		front_put(front, (u32 *)&request);
-		front_publish(front);
-		wrong = front_answers(front, 1, &status);
-		if (!wrong && status != XEN_NETIF_RSP_OKAY)
-			wrong = "a frame fails for which no page can be mapped";
-		most = max(most, table_mapped);
-		if (k == 300 && !wrong)
-			wrong = front_sends(neighbour) ?: front_receives(neighbour);
+	while (!kthread_should_stop()) {
+		channel_send(front->port);
+		usleep_range(20, 100);
 	}
-	if (!wrong && most > pregrant_guest_pages)
-		wrong = "a guest has more pages mapped than it may";
-	if (!wrong && most < 32)
-		wrong = "no page stays mapped";
-	front_close(front);
-	front_remove(front);
-	for (k = 0; k < MORE; k++)
-		if (more[k] && !table_end(more[k]))
-			wrong = wrong ?: "a page stays mapped";
-	kfree(more);
+	return 0;
+}
+
+static const char *xsa_331_channels_that_close_under_load(struct front *front)
+{
+	struct task_struct *thread = kthread_run(storm, front, "pregrant-storm");
+	const char *wrong = IS_ERR(thread) ? "no thread" : NULL;
+	unsigned int k;
+
+	for (k = 0; !wrong && k < 10; k++) {
+		front_renew(front);
+		wrong = front_connect(front) ?: front_sends(front);
+		front_close(front);
+		front_remove(front);
+	}
+	if (!IS_ERR(thread))
+		kthread_stop(thread);
 	return wrong;
 }
 
-static const char *with_control_ring(struct front *front)
+/* The stack has a frame for longer than there is the vif: its bytes stay as they are. */
+static const char *a_frame_that_outlives_its_vif(struct front *front)
 {
-	front->ctrl = table_grant(false);
-	front_renew(front);
-	return front_connect(front);
-}
+	const char *wrong = front_connect(front);
+	struct sk_buff *skb;
 
-static const char *xsa_39_an_index_of_the_control_ring(struct front *front)
-{
-	const char *wrong = with_control_ring(front);
-
-	if (!wrong) {
-		smp_store_release((u32 *)table_page(front->ctrl), 100000);
-		channel_send(front->ctrl_port);
-		wrong = front_ended(front);
-	}
+	front->keeps = true;
+	wrong = wrong ?: front_sends(front);
+	front->keeps = false;
 	front_close(front);
 	front_remove(front);
+	skb = front->kept;
+	front->kept = NULL;
+	if (!wrong && (!skb || skb_copy_bits(skb, 0, front->last, 2100) || memcmp(front->last, front->wanted, 2100)))
+		wrong = "a frame changes that the stack still has";
+	kfree_skb(skb);
 	return wrong;
 }
 
@@ -250,8 +241,8 @@ const struct rule rules_of_vif[] = {
 	RULE(xsa_350_connects_without_end, .is_alone = true),
 	RULE(xsa_349_states_without_end, .is_alone = true),
 	RULE(xsa_374_a_fault_and_a_disconnect, .ends = true),
-	RULE(xsa_300_more_pages_than_a_guest_may_have, .is_alone = true),
-	RULE(xsa_39_an_index_of_the_control_ring, .is_alone = true),
+	RULE(xsa_331_channels_that_close_under_load, .is_alone = true),
+	RULE(a_frame_that_outlives_its_vif, .is_alone = true),
 	RULE(xsa_424_a_frame_goes_on_in_its_poll),
 	{},
 };
