@@ -367,7 +367,7 @@ const char *front_sends(struct front *front)
 		return wrong;
 	if (!within_a_minute(smp_load_acquire(&front->arrived) != before))
 		return "a frame of the guest does not arrive";
-	if (front->last_len != 2100 || memcmp(front->last, front->wanted, 2100))
+	if (front->last_len != FRONT_SENT || memcmp(front->last, front->wanted, FRONT_SENT))
 		return "a frame of the guest is not as it was sent";
 	return NULL;
 }

@@ -16,6 +16,8 @@
 /* Pages for frames to it, at first. */
 #define FRONT_POSTED 64
 #define FRONT_FRAME_MAX 65536
+/* The length of a good frame from the guest, of three fragments. */
+#define FRONT_SENT 2100
 
 /* grant_table.c */
 #define GRANTS 2000
