@@ -7,14 +7,6 @@
 
 #include "front.h"
 
-/* Of a ring's page: its indices, and where slots begin. */
-#define REQ_PROD 0
-#define REQ_EVENT 1
-#define RSP_PROD 2
-#define RSP_EVENT 3
-#define SLOTS_AT 64
-#define TX_SLOT 12
-#define RX_SLOT 8
 /* What is in a page for a frame to the guest, before it comes. */
 #define UNTOUCHED 0xa5
 
@@ -215,7 +207,9 @@ const char *front_up(struct front *front)
 	rtnl_unlock();
 	if (ret)
 		return "its interface cannot be set up";
-	return within_a_minute(READ_ONCE(dev->is_up) && netif_carrier_ok(front->netdev)) ? NULL : "its interface has no carrier";
+	if (!within_a_minute(READ_ONCE(dev->is_up) && netif_carrier_ok(front->netdev)))
+		return "its interface has no carrier";
+	return NULL;
 }
 
 /* The back has closed the vif, and says why. */

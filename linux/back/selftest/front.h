@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
 /*
- * A guest's front of the test: it writes slots, indices and keys by hand, right ones and wrong ones. It
- * shares nothing with the back but the layouts of Xen's headers.
+ * A guest's front of the test: it writes slots, indices and keys by hand, right ones and wrong ones.
+ * It shares nothing with the back but the layouts of Xen's headers.
  */
 #ifndef PREGRANT_FRONT_H
 #define PREGRANT_FRONT_H
@@ -11,6 +11,14 @@
 
 #include "driver.h"
 
+/* A ring's page: its indices, as words; where slots begin, and the bytes of one. */
+#define REQ_PROD 0
+#define REQ_EVENT 1
+#define RSP_PROD 2
+#define RSP_EVENT 3
+#define SLOTS_AT 64
+#define TX_SLOT 12
+#define RX_SLOT 8
 #define RING_SLOTS 256
 #define FRONT_PAGES 24
 /* Pages for frames to it, at first. */

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
-/* What a guest may do wrong on the ring of what it receives, and how much a host's frames may cost then. */
+/*
+ * What a guest may do wrong on the ring of what it receives, and how much a host's frames may cost
+ * then.
+ */
 #include <linux/delay.h>
 
 #include "front.h"
@@ -66,13 +69,13 @@ static void rewrite_room(void)
 
 	/* All slots name a page that was given for reading, with another id. */
 	for (k = 0; k < RING_SLOTS; k++)
-		*(u64 *)(table_page(front->rx) + 64 + k * 8) = (u64)front->pages[0] << 32 | 0x7777;
+		*(u64 *)(table_page(front->rx) + SLOTS_AT + k * RX_SLOT) = (u64)front->pages[0] << 32 | 0x7777;
 }
 
 static const char *xsa_155_197_slots_of_rx_rewritten_while_they_are_served(struct front *front)
 {
-	struct xen_netif_rx_response *response = table_page(front->rx) + 64 + front->rx_cons % RING_SLOTS * 8;
 	unsigned int id = front->rx_cons % RING_SLOTS;
+	struct xen_netif_rx_response *response = table_page(front->rx) + SLOTS_AT + id * RX_SLOT;
 	const char *wrong;
 
 	meanwhile_of = front;
@@ -88,7 +91,7 @@ static const char *xsa_155_197_slots_of_rx_rewritten_while_they_are_served(struc
 	return wrong;
 }
 
-/* What is beside the frame in the host's memory, and in the guest's pages, is compared for each frame. */
+/* front_taken() looks at what is beside each frame in the guest's pages. */
 static const char *xsa_216_376_403_nothing_but_the_frame_in_the_guest_s_pages(struct front *front)
 {
 	static const u16 lens[] = { 14, 60, 61, 1514, 2048, 2049, 4096, 4097, 9000, 65535 };
@@ -139,12 +142,12 @@ static const char *xsa_392_a_frame_waits_for_all_of_its_slots(struct front *fron
 	u32 *ring = table_page(front->rx), before;
 	const char *wrong = use_up(front);
 
-	before = READ_ONCE(ring[2]);
+	before = READ_ONCE(ring[RSP_PROD]);
 	front_post(front, 1);
 	if (wrong || front_host_sends(front, 9000))
 		return wrong ?: "the interface takes no frame";
 	msleep(50);
-	if (READ_ONCE(ring[2]) != before)
+	if (READ_ONCE(ring[RSP_PROD]) != before)
 		return "a frame begins for which there are too few slots";
 	wrong = front_sends(neighbour) ?: front_receives(neighbour);
 	front_post(front, FRONT_POSTED);

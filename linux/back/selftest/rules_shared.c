@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0
 /*
- * What a guest may do wrong with pages that it shares for longer than a frame, and with the control ring, by
- * which it asks for that: staging, gref mappings, persistent grants, a hash.
+ * What a guest may do wrong with pages that it shares for longer than a frame, and with the control
+ * ring, by which it asks for that: staging, gref mappings, persistent grants, a hash.
  */
 #include <linux/slab.h>
 
 #include "front.h"
 
-/* An entry of a staging list is eight bytes without gaps, one of a list of gref mappings as many. */
 #define BUFFER 2048
 #define BUFFERS 16
 #define BUFFER_PAGES (BUFFERS / 2)
@@ -214,16 +213,16 @@ static const char *xsa_39_an_index_of_the_control_ring(struct front *front)
 /* Asks on the control ring; the answer must have this status. */
 static const char *asked(struct front *front, u16 type, u32 a, u32 b, u32 c, u32 status)
 {
-	u32 *ring = table_page(front->ctrl), prod = ring[0];
-	u32 *slot = &ring[16 + prod % 128 * 4];
+	u32 *ring = table_page(front->ctrl), prod = ring[REQ_PROD];
+	u32 *slot = &ring[SLOTS_AT / 4 + prod % 128 * 4];
 
 	slot[0] = type << 16 | (prod & 0xffff);
 	slot[1] = a;
 	slot[2] = b;
 	slot[3] = c;
-	smp_store_release(&ring[0], prod + 1);
+	smp_store_release(&ring[REQ_PROD], prod + 1);
 	channel_send(front->ctrl_port);
-	if (!within_a_minute(READ_ONCE(ring[2]) == prod + 1))
+	if (!within_a_minute(READ_ONCE(ring[RSP_PROD]) == prod + 1))
 		return "a control request is not answered";
 	if (slot[0] != (type << 16 | (prod & 0xffff)) || slot[3] != c)
 		return "an answer to a control request is another's, or writes more than itself";

@@ -66,14 +66,14 @@ static const char *xsa_39_an_index_that_goes_back(struct front *front)
 /* What the back has written of its own is not what it goes by. */
 static const char *xsa_86_the_back_s_own_index_is_rewritten(struct front *front)
 {
-	u32 *ring = table_page(front->tx), rsp_prod = ring[2];
-	const char *wrong;
+	u32 *ring = table_page(front->tx), rsp_prod = ring[RSP_PROD];
 
-	ring[2] += 100;
+	ring[RSP_PROD] += 100;
 	frame(front, 1, 60);
 	front_send(front, &slots);
-	wrong = within_a_minute(READ_ONCE(ring[2]) == rsp_prod + 1) ? NULL : "it goes by an index of its own that the guest wrote";
-	return wrong ?: front_answers(front, 1, &(s16){ 0 });
+	if (!within_a_minute(READ_ONCE(ring[RSP_PROD]) == rsp_prod + 1))
+		return "it goes by an index of its own that the guest wrote";
+	return front_answers(front, 1, &(s16){ 0 });
 }
 
 static const char *xsa_423_432_slots_of_one_byte(struct front *front)
@@ -267,7 +267,7 @@ static struct front *meanwhile_of;
 
 static void rewrite_slots(void)
 {
-	memset(table_page(meanwhile_of->tx) + 64, 0xff, RING_SLOTS * 12);
+	memset(table_page(meanwhile_of->tx) + SLOTS_AT, 0xff, RING_SLOTS * TX_SLOT);
 }
 
 static const char *xsa_155_197_slots_rewritten_while_they_are_served(struct front *front)
@@ -284,7 +284,7 @@ static const char *xsa_155_197_slots_rewritten_while_they_are_served(struct fron
 	table_meanwhile = rewrite_slots;
 	front_send(front, &slots);
 	for (k = 0, wrong = NULL; !wrong && k < 3; k++) {
-		response = table_page(front->tx) + 64 + front->tx_cons % RING_SLOTS * 12;
+		response = table_page(front->tx) + SLOTS_AT + front->tx_cons % RING_SLOTS * TX_SLOT;
 		wrong = front_answers(front, 1, &status);
 		if (!wrong && (status != XEN_NETIF_RSP_OKAY || response->id != 70 + k))
 			wrong = "a request is answered that was written after it was read";
@@ -334,14 +334,15 @@ static void refill(void)
 	/* Far beyond what a poll may do: where it does not end by itself this does. */
 	if (table_ops >= refills_until)
 		return;
-	front->tx_cons = READ_ONCE(ring[2]);
+	front->tx_cons = READ_ONCE(ring[RSP_PROD]);
 	while (front->tx_prod - front->tx_cons < RING_SLOTS)
 		front_put(front, slots.words[0]);
-	smp_store_release(&ring[0], front->tx_prod);
+	smp_store_release(&ring[REQ_PROD], front->tx_prod);
 }
 
 static const char *a_ring_that_is_never_empty(struct front *front)
 {
+	u32 *ring = table_page(front->tx);
 	u64 before = table_ops;
 	const char *wrong;
 
@@ -358,7 +359,8 @@ static const char *a_ring_that_is_never_empty(struct front *front)
 	/* A batch has 64 frames, and counts as 4 of the 64 of a poll. */
 	if (!wrong && poll_ops_most > 16 * 64)
 		wrong = "a poll goes on for as long as the guest likes";
-	wrong = wrong ?: within_a_minute(*(volatile u32 *)(table_page(front->tx) + 8) == front->tx_prod) ? NULL : "requests are not answered";
+	if (!wrong && !within_a_minute(READ_ONCE(ring[RSP_PROD]) == front->tx_prod))
+		wrong = "requests are not answered";
 	front->tx_cons = front->tx_prod;
 	return wrong;
 }

@@ -13,7 +13,7 @@ static const char *xsa_332_391_events_without_end(struct front *front)
 	polls_before = atomic_read(&polls);
 	for (k = 0; k < 10000; k++)
 		channel_send(front->port);
-	/* Each of them has its EOI before the next comes, and one that brought nothing is said to be spurious. */
+	/* Each has its EOI before the next comes, and is said to be spurious if it brought nothing. */
 	if (!wrong && atomic_read(&channel_spurious) - spurious + 200 < atomic_read(&channel_events) - events)
 		wrong = "events that bring nothing are not said to be spurious";
 	if (!wrong && atomic_read(&polls) - polls_before > 2 * 10000)
@@ -195,7 +195,10 @@ static const char *xsa_331_channels_that_close_under_load(struct front *front)
 	return wrong;
 }
 
-/* The stack has a frame while others come, and for longer than there is the vif: its bytes stay as they are. */
+/*
+ * The stack has a frame while others come, and for longer than there is the vif: its bytes stay as
+ * they are.
+ */
 static const char *a_frame_that_outlives_its_vif(struct front *front)
 {
 	const char *wrong = front_connect(front);

@@ -6,9 +6,9 @@
  *   guest 5, which breaks a rule --rings, keys, states, events--> the driver, as it is in the module
  *   guest 6, the neighbour       --frames each way, each byte compared--'
  *
- * After each rule: the frame was answered as the rule says, or the vif is closed and says why; the neighbour
- * goes on; no page of the guest stays mapped, no channel bound, no memory of the core allocated, and the
- * log has a line or two.
+ * After each rule: the frame was answered as the rule says, or the vif is closed and says why; the
+ * neighbour goes on; no page of the guest stays mapped, no channel bound, no memory of the core
+ * allocated, and the log has a line or two.
  */
 #include <linux/slab.h>
 
@@ -16,7 +16,7 @@
 
 #define BAD 5
 #define GOOD 6
-/* Lines that one connection may cause: that it is there, by what; an error; what waits at its end. */
+/* Lines that a connection may cause: that it is there; an error; what waits at its end. */
 #define LINES_MOST 6
 
 atomic64_t selftest_memory = ATOMIC64_INIT(0);
@@ -30,13 +30,16 @@ static const char *goes_on(struct front *front)
 
 static const char *play(const struct rule *rule, struct front *front)
 {
+	unsigned int arrived;
 	const char *wrong;
 
 	if (rule->is_alone)
 		return rule->play(front);
-	wrong = front_connect(front) ?: goes_on(front) ?: rule->play(front);
+	wrong = front_connect(front) ?: goes_on(front);
+	arrived = front->arrived;
+	wrong = wrong ?: rule->play(front);
 	if (rule->ends)
-		wrong = wrong ?: front_ended(front);
+		wrong = wrong ?: front_ended(front) ?: front->arrived == arrived ? NULL : "a frame beside a fault arrives";
 	else
 		wrong = wrong ?: goes_on(front);
 	wrong = wrong ?: goes_on(neighbour);

@@ -148,7 +148,8 @@ unsigned int store_number(const char *dir, const char *node, unsigned int otherw
 	return store_scan(dir, node, "%u", &number) == 1 ? number : otherwise;
 }
 
-int store_watch(const char *path, struct xenbus_watch *watch, bool (*will)(struct xenbus_watch *, const char *, const char *),
+int store_watch(const char *path, struct xenbus_watch *watch,
+		bool (*will)(struct xenbus_watch *, const char *, const char *),
 		void (*changed)(struct xenbus_watch *, const char *, const char *))
 {
 	watch->node = path;

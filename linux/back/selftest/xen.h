@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
 /*
- * Xen and xenstore as the back meets them in its self-test. This is included before each file of the
- * driver, whose text, and whose object of Rust, are those of the module: only the functions below are
- * others.
+ * Xen and xenstore as the back meets them in its self-test. This is included before each file of
+ * the driver, whose text, and whose object of Rust, are those of the module: only the functions
+ * below are others.
  *
  *   driver --HYPERVISOR_grant_table_op, gnttab_*--> grant_table.c   both domains' pages are this kernel's
  *          --xenbus_*-----------------------------> store.c         a list of keys
@@ -41,7 +41,8 @@ int store_remove(const char *dir, const char *node);
 __printf(3, 4) int store_write(const char *dir, const char *node, const char *format, ...);
 __scanf(3, 4) int store_scan(const char *dir, const char *node, const char *format, ...);
 unsigned int store_number(const char *dir, const char *node, unsigned int otherwise);
-int store_watch(const char *path, struct xenbus_watch *watch, bool (*will)(struct xenbus_watch *, const char *, const char *),
+int store_watch(const char *path, struct xenbus_watch *watch,
+		bool (*will)(struct xenbus_watch *, const char *, const char *),
 		void (*changed)(struct xenbus_watch *, const char *, const char *));
 int store_watch_once(struct xenbus_watch *watch);
 void store_unwatch(struct xenbus_watch *watch);
