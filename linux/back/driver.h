@@ -9,7 +9,7 @@
  *             last of several, or wakes the thread
  *   thread    one per queue, while the vif is connected: schedules the poll
  *   event     interrupt handler: schedules the poll
- *   xenwatch  one thread of the kernel for all devices: it only queues control
+ *   xenwatch  one thread of the kernel for all devices: queues control, and takes devices away
  *
  *   guest --TX ring--> poll: the core copies, an skb is made --> the stack
  *   guest <--RX ring-- poll: the core copies <-- waiting <-- xmit <-- the stack

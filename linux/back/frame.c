@@ -141,7 +141,8 @@ struct pregrant_frame *pk_frames_take(struct pregrant_queue *queue, size_t most,
 		/* The core begins each on a cache line, after a gap that is shorter than it. */
 		used += ALIGN(skb->len, 64) + min_t(size_t, ALIGN(skb->len, 64), PAGE_SIZE);
 	}
-	pregrant_queue_took(queue, k, bytes);
+	if (k)
+		pregrant_queue_took(queue, k, bytes);
 	*n = k;
 	return queue->frames;
 }

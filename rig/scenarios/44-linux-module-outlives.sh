@@ -45,14 +45,11 @@ back
 front_guest one 2
 id=$(xl domid one)
 module auto
-# Beside it xen-netfront, which does not come back where a vif closes, as the module's does.
-by_module || {
-	linux_guest two 3
-	beside=$(xl domid two)
-	ask two "iperf3 -s -D" || fail "iperf3 does not serve"
-	iperf3 -c 10.9.0.3 -t 3600 -i 0 > /run/iperf &
-	_beside=$!
-}
+linux_guest two 3
+beside=$(xl domid two)
+ask two "iperf3 -s -D" || fail "iperf3 does not serve"
+iperf3 -c 10.9.0.3 -t 3600 -i 0 > /run/iperf &
+_beside=$!
 transfer
 lives "vif$id.0" || fail "no traffic"
 for _round in $(seq "$KILLS"); do
@@ -60,20 +57,16 @@ for _round in $(seq "$KILLS"); do
 	kill_back
 	back
 	lives "vif$id.0" || fail "killed, $_round: the TCP connection is gone"
-	by_module || kill -0 $_beside || fail "killed, $_round: the connection of xen-netfront is gone"
+	kill -0 $_beside || fail "killed, $_round: the connection of xen-netfront is gone"
 done
-by_module || {
-	_sent=$(count "vif$beside.0" tx bytes)
-	within 30 eval '[ $(count vif'"$beside"'.0 tx bytes) -gt $((_sent + 1000000)) ]' || fail "xen-netfront's connection stands still"
-	kill -INT $_beside
-}
+_sent=$(count "vif$beside.0" tx bytes)
+within 30 eval '[ $(count vif'"$beside"'.0 tx bytes) -gt $((_sent + 1000000)) ]' || fail "xen-netfront's connection stands still"
+kill -INT $_beside
 ask one "ethtool -S eth0 | grep ' connects:'"
-note "the back is killed $KILLS times: one connection lives$(by_module || echo ", and xen-netfront's beside it"); $ANSWER"
+note "the back is killed $KILLS times: one connection lives, and xen-netfront's beside it; $ANSWER"
 end_transfer
-by_module || {
-	ask two end
-	over two || fail "the other guest does not end"
-}
+ask two end
+over two || fail "the other guest does not end"
 unload
 
 # left: pages, and what dom0 and Xen have of the guest.

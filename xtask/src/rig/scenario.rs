@@ -139,7 +139,7 @@ pub(super) fn choose(all: &[Scenario], selection: &Selection) -> Result<Vec<Play
     for Scenario { name, process_alone, .. } in skipped {
         println!("skipped {name}: {}", process_alone.as_deref().unwrap_or_default());
     }
-    if chosen.is_empty() {
+    if by_module && chosen.is_empty() {
         return Err("none of these scenarios is played with the module as back".into());
     }
     let plays = chosen.into_iter().flat_map(|scenario| {
@@ -261,6 +261,7 @@ mod tests {
         assert_eq!(choose(&all, &selection(&[])).unwrap().len(), 2);
         let unproven = parse("30-c".into(), "# shows: a\n# unproven: never played\n").unwrap();
         assert_eq!(choose(&[all[0].clone(), unproven.clone()], &selection(&[])).unwrap().len(), 1);
+        assert_eq!(choose(std::slice::from_ref(&unproven), &selection(&[])).unwrap().len(), 0);
         assert_eq!(choose(std::slice::from_ref(&unproven), &selection(&["30"])).unwrap().len(), 1);
         assert_eq!(choose(&all, &selection(&["20"])).unwrap()[0].name(), "20-b");
         assert!(choose(&all, &selection(&["c"])).unwrap_err().contains("10-a, 20-b"));

@@ -97,9 +97,16 @@ impl Handover {
 mod tests {
     use super::*;
     use pregrant::DomId;
+    use pregrant::net::back::Rate;
     use pregrant::xenbus::{Class, DeviceId, Side};
     use pregrant_host::UnixTransport;
     use pregrant_loopback::xenstored::Xenstored;
+
+    /// The module of linux/back knows a vif that is held by the same rate.
+    #[test]
+    fn the_rate_that_holds_frames_is_the_cores() {
+        assert_eq!(Rate::parse(HELD), Ok(Some(Rate::HELD)));
+    }
 
     #[test]
     fn the_toolstacks_rate_is_put_back_also_after_a_death() {

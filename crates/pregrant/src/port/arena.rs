@@ -283,11 +283,11 @@ impl Arena {
     }
 
     /// Like [`room`](Self::room), for a frame that will be copied to a guest by grants: one of at
-    /// most a page is within one, so that it takes one operation.
+    /// most a page is within one, so that it takes one operation, and a longer one begins on one.
     #[inline(always)]
-    pub fn free_within_page(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
+    pub fn free_for_grants(&mut self, len: usize, offload: Offload) -> Option<&mut [u8]> {
         let gap = self.gap_to_page(0);
-        if gap < len && len <= PAGE_SIZE && self.used + gap + len <= self.bytes.len() {
+        if gap < len && self.used + gap + len <= self.bytes.len() {
             self.used += gap;
         }
         self.room(len, offload)
@@ -460,17 +460,20 @@ mod tests {
         let mut arena = Arena::new();
         let page_of = |bytes: &[u8], at: usize| (bytes.as_ptr().addr() + at) / PAGE_SIZE;
         for len in (1..=BURST_FRAMES).map(|k| k * 997 % PAGE_SIZE + 1) {
-            arena.free_within_page(len, Offload::default()).unwrap().fill(len as u8);
+            arena.free_for_grants(len, Offload::default()).unwrap().fill(len as u8);
             let (burst, at) = (arena.burst(), arena.desc(arena.len() - 1).at as usize);
             assert_eq!(page_of(burst.bytes, at), page_of(burst.bytes, at + len - 1));
         }
-        assert!(arena.free_within_page(1, Offload::default()).is_none(), "a burst has no more frames");
+        assert!(arena.free_for_grants(1, Offload::default()).is_none(), "a burst has no more frames");
         let was = arena.burst().bytes.as_ptr();
         let old = arena.replace(BurstBuffer::lines(ARENA_BYTES));
         assert!(arena.is_empty() && old.as_ptr() == was && arena.burst().bytes.as_ptr() != was);
-        // A frame of more than a page begins where the last one ended.
-        assert!(arena.free_within_page(100, Offload::default()).is_some());
-        assert!(arena.free_within_page(MAX_FRAME, Offload::default()).is_some());
-        assert_eq!(arena.desc(1).at, 128);
+        // A frame of more than a page begins on one.
+        assert!(arena.free_for_grants(100, Offload::default()).is_some());
+        assert!(arena.free_for_grants(MAX_FRAME, Offload::default()).is_some());
+        assert_eq!(
+            page_of(arena.burst().bytes, arena.desc(1).at as usize) * PAGE_SIZE,
+            arena.burst().frame(1).as_ptr().addr()
+        );
     }
 }

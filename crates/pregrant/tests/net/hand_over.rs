@@ -4,13 +4,12 @@
 #![cfg(not(miri))]
 
 use crate::gref_mapping::{Pair, announcing, by_hand, entries};
+use crate::in_flight::KeepingPort;
 use pregrant::net::back::{Polled, VifConfig};
 use pregrant::net::path::{PathConfig, PathName};
-use pregrant::port::{
-    Arena, Burst, Completions, FramePort, Offload, Offloads, Payload, Token, ZeroCopyBurst,
-};
+use pregrant::port::{Arena, Offload};
 use pregrant_testkit::two_domains::TestPort;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 fn send(pair: &mut Pair, bytes: &[u8]) {
     let mut burst = Arena::new();
@@ -45,44 +44,6 @@ fn a_guest_that_is_held_sends_nothing_and_gets_its_frames() {
     pair.close();
 }
 
-/// Frames that are kept until it says so, and whether it does.
-#[derive(Default)]
-struct Shelf(Mutex<(Vec<Token>, bool)>);
-
-impl Completions for Shelf {
-    fn complete(&self, done: &mut Vec<Token>) {
-        let mut shelf = self.0.lock().expect("no thread panicked");
-        if shelf.1 {
-            done.append(&mut shelf.0);
-        }
-    }
-    fn give_up(&self) {}
-}
-
-struct KeepingPort(Arc<Shelf>);
-
-impl FramePort for KeepingPort {
-    fn caps(&self) -> Offloads {
-        Offloads { csum: true, gso: true }
-    }
-    fn payload(&self) -> Payload {
-        Payload::ZeroCopy
-    }
-    fn tx_burst(&mut self, _: &Burst<'_>) -> usize {
-        unreachable!("all frames are lent")
-    }
-    fn tx_zero_copy(&mut self, frames: &mut ZeroCopyBurst<'_>) -> usize {
-        let completions: Arc<dyn Completions> = self.0.clone();
-        frames.map_payload();
-        let kept = (0..frames.len()).filter_map(|i| frames.hold(i, &completions));
-        self.0.0.lock().expect("no thread panicked").0.extend(kept);
-        frames.len()
-    }
-    fn rx_burst(&mut self, _: &mut Arena) -> usize {
-        0
-    }
-}
-
 #[test]
 fn what_a_port_keeps_is_answered_before_the_rings_are_left() {
     let paths = PathConfig { fallback: PathName::Map, ..PathConfig::default() };
@@ -95,7 +56,7 @@ fn what_a_port_keeps_is_answered_before_the_rings_are_left() {
     assert_eq!([pair.back.settle(&pair.h), pair.back.settle(&pair.h)], [3, 3]);
     // The next one gets frames that come meanwhile.
     send(&mut pair, &[8; 1400]);
-    port.0.0.lock().expect("no thread panicked").1 = true;
+    port.0.finish_newest(0);
     assert_eq!(pair.back.settle(&pair.h), 0);
     let queue = pair.front.queue_mut(0).expect("a queue");
     queue.reclaim(&pair.g, 3).expect("good answers");

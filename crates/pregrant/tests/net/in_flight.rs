@@ -142,7 +142,8 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
     }
 }
 
-struct KeepingPort(Arc<Shelf>);
+/// A port that maps what it gets, and keeps it.
+pub struct KeepingPort(pub Arc<Shelf>);
 
 impl FramePort for KeepingPort {
     fn caps(&self) -> Offloads {

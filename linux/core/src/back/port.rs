@@ -11,7 +11,6 @@ use crate::halves::{csum_of, offload_of};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ptr::NonNull;
-use pregrant::PAGE_SIZE;
 use pregrant::burst_buffer::BurstBuffer;
 use pregrant::port::{
     ARENA_BYTES, Arena, BURST_FRAMES, Burst, FramePort, Lender, LentPiece, Loan, Offloads, Room,
@@ -100,6 +99,9 @@ impl FramePort for Skbs {
         let room = ARENA_BYTES.saturating_sub(into.used_bytes());
         // SAFETY: the queue lives.
         let places = unsafe { shim::pk_frames_take(self.port, BURST_FRAMES - before, room, &mut n) };
+        if n == 0 {
+            return 0;
+        }
         // SAFETY: of C, which has filled in so many, and leaves them to this until the next call.
         let frames = unsafe { core::slice::from_raw_parts_mut(places, n) };
         let takes_lent = into.takes_lent();
@@ -107,13 +109,8 @@ impl FramePort for Skbs {
             let offload = offload_of(frame.csum.into(), frame.gso_type.into(), frame.gso_size.into());
             let len = frame.len as usize;
             frame.lends = len > COPIED && takes_lent;
-            let place = if frame.lends {
-                into.room(len, offload)
-            } else if len <= PAGE_SIZE {
-                into.free_within_page(len, offload)
-            } else {
-                into.free_by_pages(len, offload)
-            };
+            let place =
+                if frame.lends { into.room(len, offload) } else { into.free_for_grants(len, offload) };
             match place {
                 Some(_) => frame.at = into.desc(into.len() - 1).at,
                 // Not reached: C took what fits.
