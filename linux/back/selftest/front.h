@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
 /*
- * A guest's front of the test: it writes slots, indices and keys by hand, right ones and wrong ones.
- * It shares nothing with the back but the layouts of Xen's headers.
+ * A guest's front of the test: it writes slots, indices and keys by hand, right and wrong ones. It
+ * shares nothing with the back but the layouts of Xen's headers.
  */
 #ifndef PREGRANT_FRONT_H
 #define PREGRANT_FRONT_H

@@ -13,7 +13,7 @@ static const char *xsa_332_391_events_without_end(struct front *front)
 	polls_before = atomic_read(&polls);
 	for (k = 0; k < 10000; k++)
 		channel_send(front->port);
-	/* Each has its EOI before the next comes, and is said to be spurious if it brought nothing. */
+	/* Each has its EOI before the next; one that brings nothing is said to be spurious. */
 	if (!wrong && atomic_read(&channel_spurious) - spurious + 200 < atomic_read(&channel_events) - events)
 		wrong = "events that bring nothing are not said to be spurious";
 	if (!wrong && atomic_read(&polls) - polls_before > 2 * 10000)
