@@ -117,14 +117,17 @@ static void copy(struct gnttab_copy *op)
 static void map(struct gnttab_map_grant_ref *op)
 {
 	struct grant *grant = granted(op->dom, op->ref, !(op->flags & GNTMAP_readonly), &op->status);
+	u8 *at;
 
 	if (!grant)
 		return;
 	op->status = GNTST_general_error;
 	if (grant->is_mapped)
 		return;
-	memcpy((void *)op->host_addr, grant->at, PAGE_SIZE);
-	WRITE_ONCE(grant->at, (u8 *)op->host_addr);
+	/* Newer kernels give a physical address wherever they are no PV domain. */
+	at = op->host_addr >= PAGE_OFFSET ? (void *)op->host_addr : __va(op->host_addr);
+	memcpy(at, grant->at, PAGE_SIZE);
+	WRITE_ONCE(grant->at, at);
 	grant->is_mapped = true;
 	table_mapped++;
 	op->handle = op->ref;
