@@ -1,7 +1,8 @@
-//! Runs the self-test in a kernel of Debian's, in QEMU without Xen. Checks the lines that the
-//! self-test must print, and that the kernel reports no failure.
+//! Runs the self-tests in a kernel of Debian's, in QEMU without Xen. Checks the lines that they
+//! must print, and that the kernel reports no failure.
 
-use super::kbuild::Headers;
+use super::kbuild::{self, Headers};
+use super::rules;
 use crate::console::Console;
 use crate::rig::{self, Plain};
 use crate::tool;
@@ -24,7 +25,7 @@ const BAD: [&str; 7] =
     ["WARNING:", "BUG:", "Oops", "Call Trace", "unable to handle", "Kernel panic - ", "stack guard"];
 
 /// Script of the first process. Without Xen the drivers must refuse to load, and so must the front
-/// with invalid parameters. The back's is built for 6.1 and newer.
+/// with invalid parameters. The back's, and its self-test, are built for 6.1 and newer.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -36,7 +37,12 @@ insmod /pregrant.ko && echo FAIL: a front without Xen
 insmod /pregrant.ko data_len=1000 && echo FAIL: a front with any buffers
 case $(uname -r) in
 5.*) ;;
-*) insmod /pregrant_back.ko 2>&1 | grep -q 'No such device' || echo FAIL: no module of a back, or one without Xen ;;
+*)
+	insmod /pregrant_back_selftest.ko guest_pages=256
+	echo SELFTEST OF THE BACK $?
+	rmmod pregrant_back_selftest || echo FAIL: the self-test module of the back stays
+	insmod /pregrant_back.ko 2>&1 | grep -q 'No such device' || echo FAIL: no module of a back, or one without Xen
+	;;
 esac
 echo TAINT $(cat /proc/sys/kernel/tainted)
 poweroff -f
@@ -90,7 +96,8 @@ pub(super) fn play(w: &Workspace, plain: &Plain, frames: u64) -> Result<(), Stri
         log.push(line);
     }
     drop(console);
-    verdict(&log).map_err(|why| {
+    let rules = if kbuild::has_back(&plain.version) { rules::names(w)? } else { Vec::new() };
+    verdict(&log, &rules).map_err(|why| {
         println!("{}", shown(&plain.version, &log));
         format!("{}: {why}", plain.version)
     })?;
@@ -114,7 +121,8 @@ fn is_bad(line: &str) -> bool {
     BAD.iter().any(|word| line.contains(word)) || line.starts_with("FAIL")
 }
 
-fn verdict(log: &[String]) -> Result<(), String> {
+/// `rules`: those of the back's self-test; none where there is no back.
+fn verdict(log: &[String], rules: &[String]) -> Result<(), String> {
     if let Some(line) = log.iter().find(|line| is_bad(line)) {
         return Err(format!("the kernel says: {line}"));
     }
@@ -125,7 +133,7 @@ fn verdict(log: &[String]) -> Result<(), String> {
             return Err(format!("the machine did not say {wanted:?}"));
         }
     }
-    Ok(())
+    if rules.is_empty() { Ok(()) } else { rules::verdict(log, rules) }
 }
 
 #[cfg(test)]
@@ -141,10 +149,10 @@ mod tests {
             "[ 2.0] pregrant: data_len is no power of two",
         ];
         let log = |lines: &[&str]| lines.iter().map(|line| line.to_string()).collect::<Vec<_>>();
-        assert_eq!(verdict(&log(&good)), Ok(()));
-        assert!(verdict(&log(&good[..2])).is_err());
-        assert!(verdict(&log(&[&good[..], &["[ 2.0] WARNING: CPU: 0 PID: 1"]].concat())).is_err());
-        assert!(verdict(&log(&["SELFTEST 0", "TAINT 12800", good[2], good[3]])).is_err());
+        assert_eq!(verdict(&log(&good), &[]), Ok(()));
+        assert!(verdict(&log(&good[..2]), &[]).is_err());
+        assert!(verdict(&log(&[&good[..], &["[ 2.0] WARNING: CPU: 0 PID: 1"]].concat()), &[]).is_err());
+        assert!(verdict(&log(&["SELFTEST 0", "TAINT 12800", good[2], good[3]]), &[]).is_err());
     }
 
     #[test]

@@ -4,12 +4,15 @@
 //! Whatever warns fails: gcc, modpost, and objtool, which checks Rust's objects as it does at
 //! C's.
 
+use super::rules;
 use crate::workspace::{Workspace, empty_dir, read, run, show};
 use std::path::{Path, PathBuf};
 
 /// The modules that kbuild makes in the copy of `linux/module`, and of `linux/back`.
 const MODULES: [&str; 2] = ["pregrant.ko", "pregrant_selftest.ko"];
 const BACK: [&str; 1] = ["pregrant_back.ko"];
+/// Made of the same object and files, and those of `linux/back/selftest`.
+const BACK_SELFTEST: [&str; 1] = ["pregrant_back_selftest.ko"];
 
 /// Files of `linux/module` that the back's module is made of, too.
 const OF_BOTH: [&str; 12] = [
@@ -78,14 +81,23 @@ pub(super) fn sources_of_back(w: &Workspace) -> Result<Vec<PathBuf>, String> {
     Ok(files(&w.root().join("linux/back"))?.into_iter().chain(of_both).collect())
 }
 
+/// The files that the self-test of the back's module has beside those.
+fn selftest_of_back(w: &Workspace) -> Result<Vec<PathBuf>, String> {
+    files(&w.root().join(rules::FOLDER))
+}
+
 fn files(dir: &Path) -> Result<Vec<PathBuf>, String> {
     let files = std::fs::read_dir(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     Ok(files.flatten().map(|file| file.path()).filter(|path| path.is_file()).collect())
 }
 
-/// Builds the modules in `dir`, and the back's in a folder there. Returns their paths.
-///
-/// A host has Debian 12's kernel or a newer one: for older ones there is no back.
+/// True for a kernel that the back's module is for: a host has Debian 12's, or a newer one.
+pub(super) fn has_back(version: &str) -> bool {
+    !version.starts_with("5.")
+}
+
+/// Builds the modules in `dir`, and the back's and its self-test in folders there. Returns their
+/// paths.
 pub(super) fn build(
     w: &Workspace,
     headers: &Headers,
@@ -96,9 +108,11 @@ pub(super) fn build(
         objects.iter().cloned().partition(|object| object.file_stem().is_some_and(|name| name == "back"));
     let files = sources(w)?.into_iter().chain(others);
     let mut made = make(w, headers, files, dir, &MODULES)?;
-    if !headers.version.starts_with("5.") {
-        let files = sources_of_back(w)?.into_iter().chain(of_back);
-        made.extend(make(w, headers, files, &dir.join("back"), &BACK)?);
+    if has_back(&headers.version) {
+        let files = sources_of_back(w)?.into_iter().chain(of_back).collect::<Vec<_>>();
+        let test = files.iter().cloned().chain(selftest_of_back(w)?);
+        made.extend(make(w, headers, test, &dir.join("back-selftest"), &BACK_SELFTEST)?);
+        made.extend(make(w, headers, files.into_iter(), &dir.join("back"), &BACK)?);
     }
     Ok(made)
 }

@@ -7,7 +7,8 @@
 //!   kbuild    linux/module and linux/back, C: the modules, by a kernel's headers
 //!   chroot    another release's headers and compiler, for its kernel
 //!   debug     a kernel that finds mistakes, from Debian's source, by hand
-//!   boot      the self-test module in a plain kernel in QEMU, without Xen
+//!   boot      the self-test modules in a plain kernel in QEMU, without Xen
+//!   rules     what guests break in the back's
 //! ```
 //! Everything is below `target/linux`.
 
@@ -18,6 +19,7 @@ mod declarations;
 mod frames;
 mod kbuild;
 mod object;
+pub mod rules;
 
 use crate::package;
 use crate::rig::{self, Plain};

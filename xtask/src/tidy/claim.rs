@@ -1,11 +1,13 @@
 //! Claims of pages, each shown by a test that is named as `FILE::TEST` in backticks.
 //!
 //! - docs/threat-model.md and docs/protocol: the tests that they name exist.
-//! - docs/threat-model.md: every test that carries an advisory's number is named there.
+//! - docs/threat-model.md: every test that carries an advisory's number is named there, and every
+//!   rule of the self-test of the back's module.
 //! - docs/protocol: no page says "built" or "not built", which nothing checks.
 
 use super::Source;
 use super::token::tokens;
+use crate::linux::rules;
 use std::collections::BTreeSet;
 
 /// The threat model, from the root.
@@ -15,6 +17,8 @@ pub const PROTOCOL: &str = "docs/protocol/";
 
 /// Prefix of the names of tests that show an advisory.
 const ADVISORY: &str = "xsa_";
+/// Files of C with rules that guests break.
+const RULES: &str = "linux/back/selftest/rules_";
 
 /// Returns names on the page that are no tests, and tests with an advisory's number that the page
 /// does not name.
@@ -26,7 +30,8 @@ pub fn check(page: &str, functions: &Functions<'_>) -> Vec<String> {
     }
     offences.extend(missing(PAGE, &claims, functions));
     for (path, names) in functions {
-        for name in names.iter().filter(|name| name.starts_with(ADVISORY)) {
+        let of_rules = path.starts_with(RULES);
+        for name in names.iter().filter(|name| of_rules || name.starts_with(ADVISORY)) {
             if !claims.iter().any(|(file, test)| is_in(path, file) && name == test) {
                 offences.push(format!("{path}: `{name}` is not in {PAGE}; add it to its advisory's row"));
             }
@@ -51,8 +56,11 @@ pub fn check_protocol(page: &Source, functions: &Functions<'_>) -> Vec<String> {
 
 pub type Functions<'a> = Vec<(&'a str, Vec<String>)>;
 
-pub fn all_functions(sources: &[Source]) -> Functions<'_> {
-    sources.iter().map(|s| (s.path.as_str(), functions(&s.text))).collect()
+/// The functions of Rust's files, and the rules in those of C.
+pub fn all_functions<'a>(sources: &'a [Source], others: &'a [Source]) -> Functions<'a> {
+    let of_rules = others.iter().filter(|other| other.path.starts_with(RULES));
+    let rules = of_rules.map(|other| (other.path.as_str(), rules::of(&other.text)));
+    sources.iter().map(|s| (s.path.as_str(), functions(&s.text))).chain(rules).collect()
 }
 
 /// The tests that a page names.
@@ -80,7 +88,9 @@ fn claim(text: &str) -> Option<(&str, &str)> {
 
 /// True if `path` is that file, or is in a folder of that name.
 fn is_in(path: &str, file: &str) -> bool {
-    path.split('/').any(|part| part.strip_suffix(".rs").unwrap_or(part) == file)
+    let name =
+        |part: &str| part == file || part.strip_suffix(".rs").or(part.strip_suffix(".c")) == Some(file);
+    path.split('/').any(name)
 }
 
 fn functions(text: &str) -> Vec<String> {
@@ -95,7 +105,7 @@ mod tests {
 
     fn offences(page: &str, tests: &[(&str, &str)]) -> Vec<String> {
         let source = |(path, text): &(&str, &str)| Source { path: (*path).into(), text: (*text).into() };
-        check(page, &all_functions(&tests.iter().map(source).collect::<Vec<_>>()))
+        check(page, &all_functions(&tests.iter().map(source).collect::<Vec<_>>(), &[]))
     }
 
     #[test]
@@ -110,7 +120,7 @@ mod tests {
         let offences = |text: &str| {
             super::check_protocol(
                 &Source { path: "docs/protocol/ring.md".into(), text: text.into() },
-                &all_functions(&sources),
+                &all_functions(&sources, &[]),
             )
         };
         assert_eq!(offences("`ring::x`, and \"built\""), [""; 0]);
@@ -130,5 +140,16 @@ mod tests {
         let tests = [("crates/a/tests/ring.rs", "fn x() {}\nfn xsa_1_y() {}")];
         assert_eq!(offences("`ring::x`", &tests).len(), 1);
         assert_eq!(offences("`ring::x`, `ring::xsa_1_y`", &tests).len(), 0);
+    }
+
+    #[test]
+    fn each_rule_of_the_back_s_self_test_must_be_on_the_page() {
+        let source = |path: &str, text: &str| [Source { path: path.into(), text: text.into() }];
+        let tests = source("crates/a/tests/ring.rs", "fn x() {}");
+        let rules = source("linux/back/selftest/rules_tx.c", "\tRULE(y, .ends = true),");
+        let functions = all_functions(&tests, &rules);
+        assert_eq!(check("`ring::x`, `rules_tx::y`", &functions), [""; 0]);
+        assert_eq!(check("`ring::x`", &functions).len(), 1);
+        assert_eq!(check("`ring::x`, `rules_tx::y`, `rules_tx::z`", &functions).len(), 1);
     }
 }

@@ -64,7 +64,7 @@ pub fn run(w: &Workspace) -> Result<(), String> {
     }
     let page = |path: &str| read(&w.root().join(path));
     let mut offences: Vec<String> = sources.iter().flat_map(check).collect();
-    let functions = claim::all_functions(&sources);
+    let functions = claim::all_functions(&sources, &others);
     offences.extend(claim::check(&page(claim::PAGE)?, &functions));
     let protocol = others.iter().filter(|page| page.path.starts_with(claim::PROTOCOL));
     offences.extend(protocol.flat_map(|page| claim::check_protocol(page, &functions)));
