@@ -50,6 +50,8 @@ note "unloaded and loaded $RELOADS times under traffic: one connection lives; co
 
 pings 10.9.0.3 20 0.1 || fail "xen-netfront: $LOST of 20 pings lost"
 bound_again $other
+# What comes before its carrier is back is lost.
+within 20 ping -q -c 1 -W 5 10.9.0.3 || fail "xen-netfront, its vif unbound and bound: no answer"
 pings 10.9.0.3 20 0.1 || fail "xen-netfront, its vif unbound and bound: $LOST of 20 pings lost"
 ask two "cat /sys/class/net/eth0/carrier_changes"
 [ "$ANSWER" = "$_carrier" ] || fail "the carrier of xen-netfront changed $_carrier times, after all that $ANSWER"
