@@ -102,7 +102,12 @@ impl Game {
         let mut heads = RxHeads::InPage;
         let (staged, path) = match way {
             0 => (None, AnyPath::Copy(CopyPath::default())),
-            1 => (None, AnyPath::Persistent(PersistentPath::new(tape.below(PAGES + 1), Access::ReadWrite))),
+            1 => (
+                None,
+                AnyPath::Persistent(
+                    PersistentPath::new(tape.below(PAGES + 1), Access::ReadWrite).expect("memory"),
+                ),
+            ),
             _ => {
                 let (staged, buffers) = Staged::new(&domains, tape, Access::ReadWrite);
                 heads = match bits & 128 {
@@ -110,7 +115,10 @@ impl Game {
                     0 => RxHeads::InPage,
                     _ => RxHeads::InBuffer,
                 };
-                (Some(staged), AnyPath::Staging(StagingPath::new(buffers).with_rx_heads(heads, false)))
+                (
+                    Some(staged),
+                    AnyPath::Staging(StagingPath::new(buffers).expect("memory").with_rx_heads(heads, false)),
+                )
             }
         };
         let ring_memory = front_ring.into_pages();
@@ -123,7 +131,7 @@ impl Game {
             ring: ring_memory,
             posted: VecDeque::new(),
             lied: false,
-            back: RxQueue::new(ring, path, accepts),
+            back: RxQueue::new(ring, path, accepts).expect("memory"),
             chans,
             pages,
             staged,

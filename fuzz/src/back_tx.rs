@@ -148,10 +148,10 @@ impl Game {
         let (staged, path) = match way {
             0 => (None, AnyPath::Copy(CopyPath::default())),
             1 => (None, AnyPath::Map(MapPath::default())),
-            2 => (None, AnyPath::Persistent(PersistentPath::new(limit, Access::ReadOnly))),
+            2 => (None, AnyPath::Persistent(PersistentPath::new(limit, Access::ReadOnly).expect("memory"))),
             _ => {
                 let (staged, buffers) = Staged::new(&domains, tape, Access::ReadOnly);
-                (Some(staged), AnyPath::Staging(StagingPath::new(buffers)))
+                (Some(staged), AnyPath::Staging(StagingPath::new(buffers).expect("memory")))
             }
         };
         for word in [Word::ReqProd, Word::RspProd] {
@@ -176,7 +176,7 @@ impl Game {
             req_prod: start,
             cons: start,
             lying: false,
-            back: TxQueue::new(ring, path),
+            back: TxQueue::new(ring, path).expect("memory"),
             chans,
             pages,
             staged,

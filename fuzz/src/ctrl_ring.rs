@@ -91,7 +91,7 @@ impl Game {
         control.lock().set_queues(queues);
         control.lock().keep(ControlPage::new(game.page.clone()).expect("a page"));
         let ring = game.attach(None).expect("a fresh ring");
-        control.lock().begin(ring.rsp_prod(), MulticastList::default());
+        control.lock().begin(ring.rsp_prod(), MulticastList::default()).expect("memory");
         game.back = Some((ring, control));
         game
     }

@@ -236,10 +236,11 @@ impl Rx {
         let refs = within.expect("good").expect("wanted");
         let ring = host.map(GUEST, &[self.game.ring_ref], Access::ReadWrite).expect("the ring");
         let half =
-            DataRingPath::rx(host.map(GUEST, &refs, Access::ReadWrite).expect("its pages"), HALF as u32);
+            DataRingPath::rx(host.map(GUEST, &refs, Access::ReadWrite).expect("its pages"), HALF as u32)
+                .expect("memory");
         let (ring, _) = BackRing::attach(RingPages::new(ring), None).expect("a live ring");
         let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
-        self.game.back = RxQueue::new(ring, chain, RxAccepts::ALL);
+        self.game.back = RxQueue::new(ring, chain, RxAccepts::ALL).expect("memory");
         self.game.back.set_headroom(tape.one_of(&[0u16, 0, 0, 100, 256]));
     }
 }

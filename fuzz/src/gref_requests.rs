@@ -298,9 +298,9 @@ type Back = (GrefRequests<LocalDomain>, Vec<Arc<GrefExchange<LocalMap>>>, Vec<Gr
 
 fn back(kept: &[Pages]) -> Back {
     let exchanges: Vec<_> = kept.iter().map(|_| Arc::new(GrefExchange::default())).collect();
-    let mut grefs = GrefRequests::new(exchanges.clone(), LIMIT, ROOM);
+    let mut grefs = GrefRequests::new(exchanges.clone(), LIMIT, ROOM).expect("memory");
     for (q, memory) in kept.iter().enumerate() {
         grefs.keep(q, GrefPage::new(memory.clone()).expect("long enough"));
     }
-    (grefs, exchanges, kept.iter().map(|_| GrefTable::new(LIMIT)).collect())
+    (grefs, exchanges, kept.iter().map(|_| GrefTable::new(LIMIT).expect("memory")).collect())
 }

@@ -111,8 +111,11 @@ impl Guest {
         let way = tape.one_of(&WAYS);
         let (area, buffers) = domains.stage_some(way, Access::ReadOnly, 0, PAGES.into()).unzip();
         let chain: Chain<_> = match buffers {
-            Some(buffers) => AnyPath::Staging(StagingPath::new(buffers)).into(),
-            None => AnyPath::Persistent(PersistentPath::new(tape.one_of(&[256, 5]), Access::ReadOnly)).into(),
+            Some(buffers) => AnyPath::Staging(StagingPath::new(buffers).expect("memory")).into(),
+            None => AnyPath::Persistent(
+                PersistentPath::new(tape.one_of(&[256, 5]), Access::ReadOnly).expect("memory"),
+            )
+            .into(),
         };
         let tx = domains.tx_model_by(chain, area, start, PAGES.into());
         let way = tape.one_of(&[WAYS[0], WAYS[1], WAYS[2], Way::Copy]);

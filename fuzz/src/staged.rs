@@ -65,7 +65,7 @@ impl Staged {
         assert!(staging_list::write(&list, places.iter().enumerate().map(entry)));
 
         let page = domains.host.map(GUEST, &list_ref, Access::ReadOnly).expect("the list is granted");
-        let entries = staging_list::read(&page, 512);
+        let entries = staging_list::read(&page, 512).expect("memory");
         let accepted = staging_list::validate(&entries, 0, len).expect("a list by the rules");
         let map = domains.host.map(GUEST, &accepted.refs, acc).expect("the buffers are granted");
         let buffers =

@@ -57,7 +57,7 @@ pub fn staging_list(data: &[u8]) {
     assert!(page.copy_in(0, &rest[..rest.len().min(page.len())]));
 
     for most in [LONG_LIST_MAX, LIST_ENTRIES_MAX, ENTRIES_PER_PAGE, 256, 1, 0] {
-        let read = staging_list::read(&page, most);
+        let read = staging_list::read(&page, most).expect("memory");
         assert!(read.len() <= most);
         let mut raw = [0; 8];
         for (k, entry) in read.iter().enumerate() {

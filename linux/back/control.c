@@ -71,12 +71,14 @@ static bool stop_queues(struct pregrant_device *dev)
 	return pregrant_back_stop_queues(dev->back);
 }
 
-/* Has the queues polled. Below 0: there is no thread for one. */
+/* Has the queues polled. Below 0: there is no thread for one, or no memory. */
 static int start_queues(struct pregrant_device *dev)
 {
-	unsigned int k, n = pregrant_back_start_queues(dev->back);
+	int k, n = pregrant_back_start_queues(dev->back);
 	int ret = 0;
 
+	if (n < 0)
+		return n;
 	mutex_lock(&dev->queues_lock);
 	for (k = 0; k < n; k++) {
 		struct pregrant_back_queue *core = pregrant_back_queue(dev->back, k);

@@ -144,6 +144,8 @@ static int probe_device(struct xenbus_device *xbdev)
 	script = xenbus_read(XBT_NIL, xbdev->nodename, "script", NULL);
 	dev->script = IS_ERR(script) ? NULL : script;
 	dev->back = pregrant_back_new(dev, xbdev->otherend_id, handle, max);
+	if (!dev->back)
+		goto failed;
 	/* xenbus does not write a state that it takes for the one in xenstore. */
 	xbdev->state = state;
 	dev->was_left = state == XenbusStateConnected;

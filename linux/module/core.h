@@ -344,7 +344,10 @@ void pk_lent_end(struct pregrant_queue *port);
 u32 pk_frames_waiting(struct pregrant_queue *port);
 
 /* linux/core/src/back/vif.rs */
-/* Makes the back of a vif of domain `of`, which offers so many queues. */
+/*
+ * Makes the back of a vif of domain `of`, which offers so many queues. Null: there is no
+ * memory.
+ */
 struct pregrant_back *pregrant_back_new(struct pregrant_device *device, u16 of, u32 handle,
 	u32 queues);
 /*
@@ -367,8 +370,11 @@ u32 pregrant_back_pages(const struct pregrant_back *back);
 u32 pregrant_back_needed_pages(const struct pregrant_back *back);
 /* Writes state 4. Below 0: as FAILED of pregrant_back_step. */
 int pregrant_back_say_connected(struct pregrant_back *back);
-/* Hands out the queues, each to its poll. Returns how many. */
-u32 pregrant_back_start_queues(struct pregrant_back *back);
+/*
+ * Hands out the queues, each to its poll. Returns how many. Below 0: there is no memory; then
+ * call pregrant_back_close.
+ */
+int pregrant_back_start_queues(struct pregrant_back *back);
 /* A queue that is handed out. Null: there is none. */
 struct pregrant_back_queue *pregrant_back_queue(const struct pregrant_back *back, u32 queue);
 /* The counters of a queue that is handed out. Null: there is none. */
@@ -417,7 +423,7 @@ int pregrant_back_ring_turn(struct pregrant_back *back);
 bool pregrant_back_is_steered(struct pregrant_back *back);
 /*
  * What chooses queues from now on, to be freed by pregrant_back_steer_free. Null: the stack
- * does.
+ * does, as where there is no memory.
  */
 struct pregrant_steer *pregrant_back_steering(const struct pregrant_back *back);
 /* The queue of a frame for the guest. */

@@ -99,7 +99,8 @@ impl Back {
                 rx_ring = self.number(&format!("{queue}{dir}-ring-ref"))?.ok_or("no ring")?;
                 self.map(rx_ring, Access::ReadWrite)?;
                 let Some(list) = self.number(&format!("{queue}{dir}-data-ref0"))? else { continue };
-                let entries = staging_list::read(self.map(list, Access::ReadOnly)?, ENTRIES_PER_PAGE);
+                let entries =
+                    staging_list::read(self.map(list, Access::ReadOnly)?, ENTRIES_PER_PAGE).expect("memory");
                 for entry in entries.iter().filter(|entry| entry.gref != 0) {
                     self.map(entry.gref, acc)?;
                 }

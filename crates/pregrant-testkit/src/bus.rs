@@ -5,6 +5,7 @@
 //!                 { peer -> map of the back's directory  <-- own  }
 //! ```
 
+use pregrant::PlatformError;
 use pregrant::net::back::BackVif;
 use pregrant::net::front::FrontVif;
 use pregrant::platform::Platform;
@@ -34,6 +35,9 @@ impl KeySource for MapBus {
     }
     fn bad(&self, key: &str, value: &str, expected: &'static str) -> String {
         format!("{key}={value}: {expected}")
+    }
+    fn refused(&self, why: PlatformError) -> String {
+        why.to_string()
     }
 }
 

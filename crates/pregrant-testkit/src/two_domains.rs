@@ -169,7 +169,7 @@ impl TwoDomains {
         area.set_first_slots(way == Way::FirstSlots);
         area.set_rx_heads(matches!(way, Way::Heads(_)));
         let list = self.host.map(GUEST, area.list_refs(), Access::ReadOnly).expect("the list page");
-        let entries = staging_list::read(&list, n as usize);
+        let entries = staging_list::read(&list, n as usize).expect("memory");
         let list = staging_list::validate(&entries, first_id, len).expect("our own list");
         let map = self.host.map(GUEST, &list.refs, acc).expect("the buffers' pages");
         let buffers =
@@ -191,7 +191,8 @@ impl TwoDomains {
             if tx { out } else { within }.expect("our own references").expect("the half that is wanted");
         let map = self.host.map(GUEST, &refs, acc).expect("its pages");
         let size = page.half_bytes();
-        let path = if tx { DataRingPath::tx(map, size) } else { DataRingPath::rx(map, size) };
+        let path =
+            if tx { DataRingPath::tx(map, size) } else { DataRingPath::rx(map, size).expect("memory") };
         Some((area, path))
     }
 
@@ -215,18 +216,20 @@ impl TwoDomains {
         match (way, staged) {
             (Way::Copy | Way::DataRing(_) | Way::Foreign, _) => AnyPath::Copy(CopyPath::default()),
             (Way::Map, _) => AnyPath::Map(MapPath::default()),
-            (Way::Persistent(limit), _) => AnyPath::Persistent(PersistentPath::new(limit, acc)),
-            (Way::Staging(_), Some(buffers)) => AnyPath::Staging(StagingPath::new(buffers)),
+            (Way::Persistent(limit), _) => {
+                AnyPath::Persistent(PersistentPath::new(limit, acc).expect("memory"))
+            }
+            (Way::Staging(_), Some(buffers)) => AnyPath::Staging(StagingPath::new(buffers).expect("memory")),
             (Way::Heads(_), Some(buffers)) => {
-                let path = StagingPath::new(buffers);
+                let path = StagingPath::new(buffers).expect("memory");
                 AnyPath::Staging(match acc {
                     Access::ReadOnly => path.with_heads(true),
                     Access::ReadWrite => path.with_rx_heads(RxHeads::InBuffer, false),
                 })
             }
-            (Way::FirstSlots, Some(buffers)) => {
-                AnyPath::Staging(StagingPath::new(buffers).with_rx_heads(RxHeads::InPage, true))
-            }
+            (Way::FirstSlots, Some(buffers)) => AnyPath::Staging(
+                StagingPath::new(buffers).expect("memory").with_rx_heads(RxHeads::InPage, true),
+            ),
             (Way::Staging(_) | Way::Heads(_) | Way::FirstSlots, None) => panic!("staging without buffers"),
         }
     }
@@ -266,7 +269,7 @@ impl TwoDomains {
         }
         let (half, whole) = (half.map(AnyPath::DataRing), self.whole(way).map(AnyPath::Foreign));
         let paths = [Self::path(way, buffers, Access::ReadOnly)].into_iter().chain(half).chain(whole);
-        let back = TxQueue::new(ring, Chain::new(TX_ORDER, paths));
+        let back = TxQueue::new(ring, Chain::new(TX_ORDER, paths)).expect("memory");
         TxEnds { front, back, front_chan, back_chan, index }
     }
 
@@ -295,7 +298,7 @@ impl TwoDomains {
         }
         let (half, whole) = (half.map(AnyPath::DataRing), self.whole(way).map(AnyPath::Foreign));
         let paths = [Self::path(way, buffers, Access::ReadWrite)].into_iter().chain(half).chain(whole);
-        let back = RxQueue::new(ring, Chain::new(RX_ORDER, paths), RxAccepts::ALL);
+        let back = RxQueue::new(ring, Chain::new(RX_ORDER, paths), RxAccepts::ALL).expect("memory");
         RxEnds { front, back, front_chan, back_chan, index }
     }
 
@@ -326,7 +329,7 @@ impl TwoDomains {
             host: self.host.clone(),
             guest: self.guest.clone(),
             model,
-            back: TxQueue::new(ring, chain),
+            back: TxQueue::new(ring, chain).expect("memory"),
             chans: (front_chan, back_chan),
             ring_memory,
             memory,
@@ -363,7 +366,7 @@ impl TwoDomains {
             host: self.host.clone(),
             guest: self.guest.clone(),
             model,
-            back: RxQueue::new(ring, chain, accepts),
+            back: RxQueue::new(ring, chain, accepts).expect("memory"),
             chans: (front_chan, back_chan),
             ring_memory,
             ring_ref,

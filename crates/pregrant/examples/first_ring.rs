@@ -71,7 +71,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let map = host.map(GUEST, &ring_ref, Access::ReadWrite).map_err(|e| e.status.to_string())?;
     let host_chan = host.bind(GUEST, channel)?;
     let (ring, _) = BackRing::attach(RingPages::<NetTx, _>::new(map), None)?;
-    let mut back = TxQueue::new(ring, AnyPath::Copy(CopyPath::default()));
+    let mut back = TxQueue::new(ring, AnyPath::Copy(CopyPath::default())).expect("memory");
 
     // A burst of one frame. It must have an Ethernet header's 14 bytes at least.
     let mut burst = Arena::new();

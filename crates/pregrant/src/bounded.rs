@@ -9,18 +9,25 @@
 //! What a peer may do: fill a list, as far as its user lets it; the user decides what an item
 //! without room means.
 
+use crate::error::PlatformError;
+use crate::memory;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 /// A list that cannot grow beyond the room that it was made with.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Bounded<T>(Vec<T>);
 
 impl<T> Bounded<T> {
     /// Allocates a list with room for `items` items.
-    pub fn new(items: usize) -> Self {
-        Self(Vec::with_capacity(items))
+    pub fn new(items: usize) -> Result<Self, PlatformError> {
+        memory::room(items).map(Self)
+    }
+
+    /// Allocates a list of these items, without room for more.
+    pub fn of(items: impl ExactSizeIterator<Item = T>) -> Result<Self, PlatformError> {
+        memory::collected(items).map(|items| Self(items.into_vec()))
     }
 
     /// A list without room, which allocates nothing.
@@ -137,8 +144,10 @@ pub struct BoundedQueue<T>(VecDeque<T>);
 
 impl<T> BoundedQueue<T> {
     /// Allocates a queue with room for `items` items.
-    pub fn new(items: usize) -> Self {
-        Self(VecDeque::with_capacity(items))
+    pub fn new(items: usize) -> Result<Self, PlatformError> {
+        let mut queue = VecDeque::new();
+        memory::grow_queue(&mut queue, items)?;
+        Ok(Self(queue))
     }
 
     /// Number of further items for which there is room.
@@ -202,7 +211,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_comes_back() {
-        let mut list = Bounded::new(2);
+        let mut list = Bounded::new(2).unwrap();
         let most = list.room();
         assert_eq!(list.capacity(), most);
         for k in 0..most {
@@ -222,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_queue_keeps_its_order_and_its_room() {
-        let mut queue = BoundedQueue::new(4);
+        let mut queue = BoundedQueue::new(4).unwrap();
         let most = queue.room();
         (0..most).for_each(|k| assert!(queue.push_back(k).is_ok()));
         assert_eq!((queue.push_back(9), queue.pop_front(), queue.push_back(9)), (Err(9), Some(0), Ok(())));
@@ -232,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_last_takes_the_place_of_what_is_taken() {
-        let mut list = Bounded::new(4);
+        let mut list = Bounded::new(4).unwrap();
         (0..4).for_each(|k| assert!(list.push(k).is_ok()));
         assert_eq!((list.take(4), list.take(9), list.len()), (None, None, 4));
         assert_eq!((list.take(1), list[..].to_vec()), (Some(1), Vec::from([0, 3, 2])));

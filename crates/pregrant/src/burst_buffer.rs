@@ -9,6 +9,8 @@
 //! dropped. No peer can write to them.
 #![expect(unsafe_code, reason = "private memory with an owner, which a platform gives for bursts")]
 
+use crate::error::PlatformError;
+use crate::memory;
 use alloc::boxed::Box;
 use alloc::vec;
 use core::fmt;
@@ -35,13 +37,13 @@ impl BurstBuffer {
     /// Allocates `len` zeroed bytes on the heap, aligned to a cache line. malloc would align them
     /// to 16 bytes, and then each block of 64 bytes that is copied crosses two lines.
     #[inline(never)]
-    pub fn lines(len: usize) -> Self {
-        let heap = Heap(NonNull::from(Box::leak(vec![0; len + LINE - 1].into_boxed_slice())));
+    pub fn lines(len: usize) -> Result<Self, PlatformError> {
+        let heap = Heap(NonNull::from(Box::leak(memory::list(0, len + LINE - 1)?)));
         let base: NonNull<u8> = heap.0.cast();
         let lead = base.as_ptr().align_offset(LINE).min(LINE - 1);
         // SAFETY: `lead + len` is at most the box's length. No one else knows the box; `Heap` frees
         // it when it is dropped.
-        unsafe { Self::over(base.add(lead), len, Box::new(heap)) }
+        Ok(unsafe { Self::over(base.add(lead), len, memory::boxed(heap)?) })
     }
 
     /// Creates a buffer of the `len` bytes at `base`, which `owner` owns.
@@ -161,7 +163,7 @@ pub(crate) mod tests {
     #[test]
     fn lines_begin_where_a_cache_line_does() {
         for len in [0, 1, 64, 100_000] {
-            let mut buffer = BurstBuffer::lines(len);
+            let mut buffer = BurstBuffer::lines(len).expect("memory");
             assert_eq!((buffer.len(), buffer.as_ptr().addr() % LINE), (len, 0));
             assert!(buffer.iter().all(|b| *b == 0));
             buffer.fill(1);

@@ -74,7 +74,7 @@ pub mod error;
 pub mod grants;
 pub mod latency;
 mod linked;
-mod memory;
+pub mod memory;
 pub mod net;
 pub mod platform;
 pub mod port;

@@ -7,6 +7,8 @@
 //! does not drop the next one, which its list does. Invariant: outside of a list no entry has a
 //! next one.
 
+use crate::error::PlatformError;
+use crate::memory;
 use alloc::boxed::Box;
 use core::mem::ManuallyDrop;
 
@@ -20,8 +22,8 @@ pub struct Entry<T> {
 
 impl<T> Entry<T> {
     /// Allocates an entry.
-    pub fn new(item: T) -> Box<Self> {
-        Box::new(Self { item, next: ManuallyDrop::new(None) })
+    pub fn new(item: T) -> Result<Box<Self>, PlatformError> {
+        memory::boxed(Self { item, next: ManuallyDrop::new(None) })
     }
 }
 
@@ -105,7 +107,7 @@ mod tests {
 
     fn of(items: impl IntoIterator<Item = u32>) -> Linked<u32> {
         let mut list = Linked::new();
-        items.into_iter().for_each(|item| list.push(Entry::new(item)));
+        items.into_iter().for_each(|item| list.push(Entry::new(item).expect("memory")));
         list
     }
 

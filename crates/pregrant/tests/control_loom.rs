@@ -16,11 +16,12 @@ mod loom_event;
 use loom::thread;
 use loom_event::{Event, explore};
 use pregrant::GrantRef;
+use pregrant::bounded::Bounded;
 use pregrant::net::back::SharedControl;
 use pregrant::net::back::guest_settings::GuestSettings;
 use pregrant::net::batch::tx::MulticastAsk;
 use pregrant::net::headers::MacAddr;
-use pregrant::net::path::gref_mapping::exchange::GrefExchange;
+use pregrant::net::path::gref_mapping::exchange::{GrefExchange, KeepOrder};
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
 use pregrant::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -51,7 +52,7 @@ fn lists(early: bool) {
         let worker = {
             let queue = queue.clone();
             thread::spawn(move || {
-                let mut table = GrefTable::new(4);
+                let mut table = GrefTable::new(4).expect("memory");
                 let mut applied = 0;
                 loop {
                     let generation = queue.generation.load(Ordering::Acquire);
@@ -66,14 +67,16 @@ fn lists(early: bool) {
                 }
             })
         };
-        let page = |r: u32| vec![(GrantRef(r), Mapped::new(r, false))];
+        let page =
+            |r: u32| KeepOrder::of([(GrantRef(r), Mapped::new(r, false))].into_iter()).expect("memory");
         queue.exchange.keep(page(8));
         queue.order();
         if early {
             queue.order();
         }
         queue.exchange.keep(page(9));
-        queue.exchange.want_back(vec![GrantRef(8)]);
+        let refs = Bounded::of([GrantRef(8)].into_iter()).expect("memory");
+        queue.exchange.want_back(refs).expect("memory");
         if !early {
             queue.order();
         }

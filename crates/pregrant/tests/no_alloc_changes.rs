@@ -4,10 +4,11 @@
 //! may allocate, and so may the test's platform and its front: only calls of the queue are counted.
 #![cfg(not(any(loom, miri)))]
 
+use pregrant::bounded::Bounded;
 use pregrant::net::back::{BackQueue, BackVif, Polled, SharedControl, VifConfig};
 use pregrant::net::front::ctrl::{CtrlFront, NotAsked};
 use pregrant::net::front::{FrontConfig, FrontVif, Granting};
-use pregrant::net::path::gref_mapping::exchange::GrefExchange;
+use pregrant::net::path::gref_mapping::exchange::{GrefExchange, KeepOrder};
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::port::{
@@ -114,29 +115,30 @@ fn settings_that_change_allocate_nothing_at_a_queue() {
 fn pages_that_come_and_go_allocate_nothing_at_a_queue() {
     const PAGES: u32 = 64;
     for limit in [PAGES as usize, 4] {
-        let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(limit));
+        let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(limit).expect("memory"));
         let mut allocations = 0;
         for round in 0..50 {
             let from = 8 + round * PAGES;
             for k in (from..from + PAGES).step_by(16) {
                 let page = |r: u32| (GrantRef(r), Mapped::new(r, r.is_multiple_of(2)));
-                exchange.keep((k..k + 16).map(page).collect());
+                exchange.keep(KeepOrder::of((k..k + 16).map(page)).expect("memory"));
             }
             assert!(!counted(&mut allocations, || exchange.apply(&mut table)));
             assert_eq!(table.len(), PAGES as usize);
             let held = from;
             table.hold(held);
-            let refs = |from: u32| (from..from + PAGES / 2).map(GrantRef).collect::<Vec<_>>();
-            exchange.want_back(refs(from));
-            exchange.keep(vec![(GrantRef(7), Mapped::new(7, false))]);
+            let refs = |from: u32| Bounded::of((from..from + PAGES / 2).map(GrantRef)).expect("memory");
+            exchange.want_back(refs(from)).expect("memory");
+            let one = [(GrantRef(7), Mapped::new(7, false))];
+            exchange.keep(KeepOrder::of(one.into_iter()).expect("memory"));
             assert!(!counted(&mut allocations, || exchange.apply(&mut table)));
             assert!(exchange.waits());
             table.release(held);
             assert!(counted(&mut allocations, || exchange.apply(&mut table)));
             assert_eq!(exchange.given().map(|pages| pages.len()), Some(PAGES as usize / 2));
-            for refs in [refs(from + PAGES / 2), vec![GrantRef(7)]] {
+            for refs in [refs(from + PAGES / 2), Bounded::of([GrantRef(7)].into_iter()).expect("memory")] {
                 let n = refs.len();
-                exchange.want_back(refs);
+                exchange.want_back(refs).expect("memory");
                 assert!(counted(&mut allocations, || exchange.apply(&mut table)));
                 assert_eq!(exchange.given().map(|pages| pages.len()), Some(n));
             }

@@ -3,11 +3,11 @@
 use crate::front::FAULT;
 use crate::shim;
 use alloc::string::String;
-use alloc::vec;
 use core::fmt;
-use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::key_source::{KeySource, Pairs};
+use pregrant::xenbus::XenbusState;
+use pregrant::{PlatformError, memory};
 
 /// One end of a device, a front's or a back's.
 pub struct KernelBus(pub shim::Device);
@@ -49,9 +49,13 @@ fn done(what: &'static str, code: i32) -> Result<usize, BusError> {
     usize::try_from(code).map_err(|_| BusError::Kernel { what, code })
 }
 
+fn refused(why: PlatformError) -> BusError {
+    BusError::Kernel { what: why.op, code: -why.code }
+}
+
 impl KernelBus {
     fn read(&self, own: bool, key: &str) -> Result<Option<String>, BusError> {
-        let mut text = vec![0u8; LONGEST];
+        let mut text = memory::list(0u8, LONGEST).map_err(refused)?.into_vec();
         // SAFETY: both ranges are as long as is said.
         let n =
             unsafe { shim::pk_key_read(self.0, own, key.as_ptr(), key.len(), text.as_mut_ptr(), text.len()) };
@@ -74,10 +78,10 @@ impl KernelBus {
     }
 
     fn write_all(&self, t: u32, pairs: &Pairs, stale: fn(&str) -> bool) -> Result<(), BusError> {
-        let mut names = vec![0u8; LONGEST];
+        let mut names = memory::list(0u8, LONGEST).map_err(refused)?;
         // SAFETY: the range is as long as is said.
         let n = unsafe { shim::pk_key_list(self.0, t, names.as_mut_ptr(), names.len()) };
-        names.truncate(done("list keys", n)?);
+        let names = names.get(..done("list keys", n)?).unwrap_or_default();
         let names = names.split(|b| *b == 0).filter_map(|n| core::str::from_utf8(n).ok());
         for old in names.filter(|old| !old.is_empty() && stale(old)) {
             if !pairs.iter().any(|(key, _)| key == old) {
@@ -112,7 +116,11 @@ impl KeySource for KernelBus {
         self.read(false, key)
     }
     fn bad(&self, key: &str, _: &str, expected: &'static str) -> BusError {
-        BusError::Bad { key: key.into(), expected }
+        // Without memory for it the error names no key.
+        BusError::Bad { key: memory::text(key).unwrap_or_default(), expected }
+    }
+    fn refused(&self, why: PlatformError) -> BusError {
+        refused(why)
     }
 }
 

@@ -215,7 +215,8 @@ impl<'a, P: Platform, T: Transport> Vif<'a, P, T> {
         if offer == Offer::All {
             for (dir, acc) in [("tx", Access::ReadOnly), ("rx", Access::ReadWrite)] {
                 let Some(gref) = front_number(xs, id, &format!("{dir}-data-ref0"))? else { continue };
-                let entries = list::read(&map(p, id, gref, Access::ReadOnly)?, ENTRIES_PER_PAGE);
+                let entries =
+                    list::read(&map(p, id, gref, Access::ReadOnly)?, ENTRIES_PER_PAGE).expect("memory");
                 for entry in entries.iter().filter(|entry| entry.gref != 0) {
                     maps.insert(entry.gref, map(p, id, entry.gref, acc)?);
                 }

@@ -221,7 +221,8 @@ impl<P: Platform> WorkerQueues<P> {
         worker_ns: &Arc<AtomicU64>,
     ) {
         if queue.needs_scratch() && self.scratch.is_nowhere() {
-            self.scratch = Arena::over(p.peer().burst_buffer(ARENA_BYTES));
+            let buffer = p.peer().burst_buffer(ARENA_BYTES);
+            self.scratch = buffer.and_then(Arena::over).unwrap_or_default();
         }
         let slot = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         let waker = Arc::new(QueueDoorbell { waker: Arc::clone(&self.waker), slot });

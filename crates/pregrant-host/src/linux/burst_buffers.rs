@@ -18,6 +18,7 @@ use super::gntalloc::{Gntalloc, Region};
 use super::ioctl::gref_side;
 use crate::counters::Tally;
 use crate::line_budget::LineBudget;
+use pregrant::PlatformError;
 use pregrant::burst_buffer::BurstBuffer;
 use pregrant::platform::{Access, GrantPool};
 use pregrant::shm::SharedBytes;
@@ -80,8 +81,11 @@ pub(super) struct BurstBuffers(RwLock<Vec<Known>>);
 
 impl BurstBuffers {
     /// Allocates `bytes` bytes for a burst.
-    pub(super) fn take(own: DomId, tally: &Arc<Tally>, bytes: usize) -> BurstBuffer {
-        BURST_BUFFERS.add(own, tally, bytes / PAGE_SIZE).unwrap_or_else(|| BurstBuffer::lines(bytes))
+    pub(super) fn take(own: DomId, tally: &Arc<Tally>, bytes: usize) -> Result<BurstBuffer, PlatformError> {
+        match BURST_BUFFERS.add(own, tally, bytes / PAGE_SIZE) {
+            Some(buffer) => Ok(buffer),
+            None => BurstBuffer::lines(bytes),
+        }
     }
 
     fn add(&self, own: DomId, tally: &Arc<Tally>, pages: usize) -> Option<BurstBuffer> {

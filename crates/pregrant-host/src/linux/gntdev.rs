@@ -179,7 +179,7 @@ unsafe impl PeerMem for Gntdev {
         }
     }
 
-    fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
+    fn burst_buffer(&self, bytes: usize) -> Result<BurstBuffer, PlatformError> {
         BurstBuffers::take(self.own, &self.tally, bytes)
     }
 

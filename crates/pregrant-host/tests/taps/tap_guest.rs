@@ -202,7 +202,7 @@ fn a_guest_s_pages_reach_a_tap_from_where_they_are_mapped() {
             let mut refs = [GrantRef::NONE; 32];
             let memory = guest.grants().alloc(BACK, Access::ReadOnly, &mut refs).unwrap();
             let (ring, _) = BackRing::attach(RingPages::<NetTx, _>::new(map), None).unwrap();
-            let mut back = TxQueue::new(ring, AnyPath::Map(MapPath::default()));
+            let mut back = TxQueue::new(ring, AnyPath::Map(MapPath::default())).expect("memory");
             let (mut arena, control) = (Arena::new(), SharedControl::default());
             for round in 0..30 {
                 let (mut sent, mut page) = (Vec::new(), 0);

@@ -63,7 +63,7 @@ pub(super) fn by_burst_buffer<M: Machine>(m: &M) -> Case {
     const PAGES: usize = 11;
     let (front, back) = m.pair();
     let (region, refs) = region(&front, back.domid(), Access::ReadWrite, PAGES)?;
-    let mut buffer = back.peer().burst_buffer((PAGES + 1) * PAGE_SIZE);
+    let mut buffer = back.peer().burst_buffer((PAGES + 1) * PAGE_SIZE).map_err(fail)?;
     ensure!(buffer.len() == (PAGES + 1) * PAGE_SIZE, "a buffer has {} bytes", buffer.len());
     ensure!(buffer.iter().all(|b| *b == 0), "a buffer with old bytes");
     for (from, len) in [(0, PAGE_SIZE), (1, PAGE_SIZE), (4000, 1500), (2048, 4095), (4095, 2)] {

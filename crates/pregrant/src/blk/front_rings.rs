@@ -23,7 +23,7 @@ use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::xenbus::key_source::{KeySource, needed};
 use crate::xenbus::ring_keys::{asked_order, nr_queues, queue_prefix, ring_key, ring_pages};
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 /// One queue, as the front set it up.
@@ -47,7 +47,7 @@ impl QueueKeys {
 
     /// The key that names page `k` of queue `i` of `n`, below the front's directory.
     pub fn ring_key(&self, (i, n): (usize, usize), k: usize) -> String {
-        ring_key(&queue_prefix(i, n), k, self.numbered)
+        ring_key(&queue_prefix(i, n), k, self.numbered).to_string()
     }
 }
 
@@ -133,7 +133,7 @@ impl Reading {
 
     /// The key that names the first page of the first ring.
     pub(super) fn first_key(&self) -> String {
-        ring_key(&queue_prefix(0, self.queues), 0, self.order != RingOrder::None)
+        ring_key(&queue_prefix(0, self.queues), 0, self.order != RingOrder::None).to_string()
     }
 
     /// Reads the keys of all queues by this reading: ring pages and event channel of each. `most`

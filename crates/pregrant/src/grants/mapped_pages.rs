@@ -14,10 +14,11 @@
 //! it mapped, which the peer cannot have back before the vif is closed.
 
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::units::GrantRef;
 use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -73,16 +74,16 @@ pub struct MappedPages<M> {
 impl<M> MappedPages<M> {
     /// An empty store for at most `limit` pages, which [`set_limit`](Self::set_limit) can only
     /// lower.
-    pub fn new(limit: usize) -> Self {
-        Self {
-            pages: Bounded::new(limit),
+    pub fn new(limit: usize) -> Result<Self, PlatformError> {
+        Ok(Self {
+            pages: Bounded::new(limit)?,
             most: 0,
             limit,
-            index: vec![NONE; (4 * limit).next_power_of_two()].into_boxed_slice(),
-            wanted: Bounded::new(MAPS_AT_ONCE),
+            index: memory::list(NONE, (4 * limit).next_power_of_two())?,
+            wanted: Bounded::new(MAPS_AT_ONCE)?,
             batch: 0,
             overflows: 0,
-        }
+        })
     }
 
     /// Number of pages mapped.
@@ -400,7 +401,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn with(refs: &[u32], limit: usize) -> MappedPages<u32> {
-        let mut store = MappedPages::new(limit);
+        let mut store = MappedPages::new(limit).expect("memory");
         for &r in refs {
             store.begin_batch();
             store.want(GrantRef(r));
@@ -411,7 +412,7 @@ mod tests {
 
     #[test]
     fn what_is_wanted_is_there_the_next_time_and_once() {
-        let mut store = MappedPages::new(4);
+        let mut store = MappedPages::new(4).expect("memory");
         assert_eq!(store.find(GrantRef(9)), None);
         store.want(GrantRef(9));
         store.want(GrantRef(9));
@@ -428,7 +429,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mapped_is_asked_for_again_and_takes_no_place() {
-        let mut store = MappedPages::<u32>::new(2);
+        let mut store = MappedPages::<u32>::new(2).expect("memory");
         for _ in 0..3 {
             store.want(GrantRef(9));
             store.map_wanted(|_| None);
@@ -444,7 +445,7 @@ mod tests {
         assert_eq!(store.find(GrantRef(8)), Some(&80));
         store.set_limit(1, &mut Vec::new());
         assert_eq!(store.figures(), MappedStats { pages: 1, most: 2, limit: 1, overflows: 1 });
-        let none = MappedPages::<u32>::new(0);
+        let none = MappedPages::<u32>::new(0).expect("memory");
         assert!(!none.has(GrantRef(8)));
     }
 
@@ -489,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_batch_maps_so_many_and_no_more() {
-        let mut store = MappedPages::<u32>::new(256);
+        let mut store = MappedPages::<u32>::new(256).expect("memory");
         (8..200).for_each(|r| store.want(GrantRef(r)));
         let mut asked = 0;
         store.map_wanted(|gref| {
@@ -535,7 +536,7 @@ mod tests {
             ages in prop::collection::vec((0u32..9, prop::bool::weighted(0.2)), 0..300),
             n in 0usize..320,
         ) {
-            let mut store = MappedPages::new(300);
+            let mut store = MappedPages::new(300).expect("memory");
             for (r, &(age, is_held)) in (8..).zip(&ages) {
                 store.batch = batch.wrapping_sub(age);
                 // Those whose hashes collide have no place.
@@ -545,7 +546,7 @@ mod tests {
             }
             store.batch = batch;
             // Some at a time, and as many as there is room for.
-            let mut some = Bounded::new(2 * PURGED_AT_ONCE.min(1 + n / 2));
+            let mut some = Bounded::new(2 * PURGED_AT_ONCE.min(1 + n / 2)).expect("memory");
             let expected = purged(&store, n.min(some.capacity()).min(PURGED_AT_ONCE));
             prop_assert_eq!(store.purge_some(n, &mut some), expected.len());
             prop_assert!(some.iter().all(|r| !store.has(GrantRef(*r))));
@@ -565,7 +566,7 @@ mod tests {
             limit in 1usize..40,
             acts in prop::collection::vec((0u8..6, 8u32..80, any::<bool>()), 0..300),
         ) {
-            let mut store = MappedPages::<u32>::new(limit);
+            let mut store = MappedPages::<u32>::new(limit).expect("memory");
             let (mut model, mut held) = (BTreeMap::new(), BTreeMap::<u32, u32>::new());
             for (act, r, good) in acts {
                 let gref = GrantRef(r);

@@ -16,52 +16,63 @@ use super::path::{DataRing, Negotiate, PathName, Persistent, Staging};
 #[cfg(feature = "research")]
 use super::path::{Foreign, GuestCopy};
 use crate::error::PlatformError;
+use crate::memory;
 use crate::units::{EvtchnPort, GrantRef};
+use crate::xenbus::KeyName;
 use crate::xenbus::key_source::{KeySink, KeySource, Pairs, PairsInMemory, flag, needed, number, put};
 use crate::xenbus::ring_keys::{
     NUM_QUEUES, nr_queues, put_order, put_ring, queue_prefix, ring_order, vif_ring,
 };
-use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 
 impl BackFeatures {
     /// The keys for the back's directory.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();
-        put(&mut p, "feature-sg", self.sg as u32);
-        put(&mut p, "feature-gso-tcpv4", self.gso_tcpv4 as u32);
-        put(&mut p, "feature-gso-tcpv6", self.gso_tcpv6 as u32);
-        put(&mut p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
-        put(&mut p, "feature-rx-copy", self.rx_copy as u32);
-        put(&mut p, "feature-rx-flip", 0);
-        put(&mut p, "feature-split-event-channels", self.split_channels as u32);
-        put(&mut p, "feature-multicast-control", self.multicast_control as u32);
-        put(&mut p, "feature-dynamic-multicast-control", self.dynamic_multicast_control as u32);
-        put(&mut p, "feature-xdp-headroom", self.xdp_headroom as u32);
-        put(&mut p, "feature-ctrl-ring", self.ctrl_ring as u32);
-        put(&mut p, "multi-queue-max-queues", self.max_queues);
-        put(&mut p, MAX_TX_RING_ORDER, self.max_tx_ring_order);
-        put(&mut p, MAX_RX_RING_ORDER, self.max_rx_ring_order);
+        self.put_all(&mut p);
+        p
+    }
+
+    /// The keys for the back's directory, or an error if there is no memory for the list of them.
+    pub(crate) fn pairs_in_memory(&self) -> Result<Pairs, PlatformError> {
+        let mut p = PairsInMemory::new();
+        self.put_all(&mut p);
+        p.whole()
+    }
+
+    fn put_all(&self, p: &mut dyn KeySink) {
+        put(p, "feature-sg", self.sg as u32);
+        put(p, "feature-gso-tcpv4", self.gso_tcpv4 as u32);
+        put(p, "feature-gso-tcpv6", self.gso_tcpv6 as u32);
+        put(p, "feature-ipv6-csum-offload", self.ipv6_csum as u32);
+        put(p, "feature-rx-copy", self.rx_copy as u32);
+        put(p, "feature-rx-flip", 0);
+        put(p, "feature-split-event-channels", self.split_channels as u32);
+        put(p, "feature-multicast-control", self.multicast_control as u32);
+        put(p, "feature-dynamic-multicast-control", self.dynamic_multicast_control as u32);
+        put(p, "feature-xdp-headroom", self.xdp_headroom as u32);
+        put(p, "feature-ctrl-ring", self.ctrl_ring as u32);
+        put(p, "multi-queue-max-queues", self.max_queues);
+        put(p, MAX_TX_RING_ORDER, self.max_tx_ring_order);
+        put(p, MAX_RX_RING_ORDER, self.max_rx_ring_order);
         if self.mapped_pages > 0 {
-            put(&mut p, MAPPED_PAGES, self.mapped_pages);
+            put(p, MAPPED_PAGES, self.mapped_pages);
         }
         for path in PathName::ALL {
             match path {
-                PathName::Staging => Staging::put_offer(&self.staging, &mut p),
-                PathName::DataRing => DataRing::put_offer(&self.data_ring, &mut p),
+                PathName::Staging => Staging::put_offer(&self.staging, p),
+                PathName::DataRing => DataRing::put_offer(&self.data_ring, p),
                 #[cfg(feature = "research")]
-                PathName::Foreign => Foreign::put_offer(&self.foreign, &mut p),
+                PathName::Foreign => Foreign::put_offer(&self.foreign, p),
                 #[cfg(feature = "research")]
-                PathName::GuestCopy => GuestCopy::put_offer(&self.guest_copy, &mut p),
+                PathName::GuestCopy => GuestCopy::put_offer(&self.guest_copy, p),
                 #[cfg(not(feature = "research"))]
-                PathName::Foreign | PathName::GuestCopy => absent::put_no_offer(path, &mut p),
-                PathName::Persistent => Persistent::put_offer(&self.persistent, &mut p),
+                PathName::Foreign | PathName::GuestCopy => absent::put_no_offer(path, p),
+                PathName::Persistent => Persistent::put_offer(&self.persistent, p),
                 // By `feature-ctrl-ring`, or by no key.
                 PathName::GrefMapping | PathName::Map | PathName::Copy => {}
             }
         }
-        p
     }
 
     /// Reads the keys of a back's directory.
@@ -100,18 +111,19 @@ impl FrontRequest {
     /// The keys for the front's directory.
     pub fn pairs(&self) -> Pairs {
         let mut p = Pairs::new();
-        self.put_all(&mut p);
+        let whole = self.put_all(&mut p);
+        debug_assert_eq!(whole, Ok(()));
         p
     }
 
     /// The keys for the front's directory, or an error if there is no memory for the list of them.
     pub(crate) fn pairs_in_memory(&self) -> Result<Pairs, PlatformError> {
         let mut p = PairsInMemory::new();
-        self.put_all(&mut p);
+        self.put_all(&mut p)?;
         p.whole()
     }
 
-    fn put_all(&self, p: &mut dyn KeySink) {
+    fn put_all(&self, p: &mut dyn KeySink) -> Result<(), PlatformError> {
         put(p, "request-rx-copy", self.rx_copy as u32);
         put(p, "feature-rx-notify", self.rx_notify as u32);
         put(p, "feature-sg", self.sg as u32);
@@ -134,30 +146,30 @@ impl FrontRequest {
         for (i, q) in self.queues.iter().enumerate() {
             let at = queue_prefix(i, n);
             for (dir, ring) in [("tx", &q.tx_ring), ("rx", &q.rx_ring)] {
-                let at = format!("{at}{dir}-");
+                let at = at + dir + "-";
                 put_order(p, &at, ring.len());
                 put_ring(p, &at, ring);
             }
             match q.channels {
-                ChannelKeys::Single(port) => put(p, format!("{at}event-channel"), port.0),
+                ChannelKeys::Single(port) => put(p, at + "event-channel", port.0),
                 ChannelKeys::Split { tx, rx } => {
-                    put(p, format!("{at}event-channel-tx"), tx.0);
-                    put(p, format!("{at}event-channel-rx"), rx.0);
+                    put(p, at + "event-channel-tx", tx.0);
+                    put(p, at + "event-channel-rx", rx.0);
                 }
             }
         }
-        let at: Vec<_> = (0..n).map(|i| queue_prefix(i, n)).collect();
+        let at = memory::collected((0..n).map(|i| queue_prefix(i, n)))?;
         for path in PathName::ALL {
             match path {
                 PathName::Staging => {
-                    Staging::put_request(&self.staging, &self.of_queues(&at, |q| &q.staging), p)
+                    Staging::put_request(&self.staging, &self.of_queues(&at, |q| &q.staging)?, p)
                 }
-                PathName::DataRing => DataRing::put_request(&(), &self.of_queues(&at, |q| &q.data_ring), p),
+                PathName::DataRing => DataRing::put_request(&(), &self.of_queues(&at, |q| &q.data_ring)?, p),
                 #[cfg(feature = "research")]
                 PathName::Foreign => Foreign::put_request(&self.foreign, &[], p),
                 #[cfg(feature = "research")]
                 PathName::GuestCopy => {
-                    GuestCopy::put_request(&(), &self.of_queues(&at, |q| &q.guest_copy), p)
+                    GuestCopy::put_request(&(), &self.of_queues(&at, |q| &q.guest_copy)?, p)
                 }
                 #[cfg(not(feature = "research"))]
                 PathName::Foreign | PathName::GuestCopy => {}
@@ -165,15 +177,16 @@ impl FrontRequest {
                 PathName::GrefMapping | PathName::Map | PathName::Copy => {}
             }
         }
+        Ok(())
     }
 
     /// The requests for one path of all queues, each with the prefix of its queue's keys.
     fn of_queues<'a, T>(
         &'a self,
-        at: &'a [String],
+        at: &'a [KeyName],
         of: impl Fn(&'a QueueKeys) -> &'a T,
-    ) -> Vec<(&'a str, &'a T)> {
-        at.iter().map(String::as_str).zip(self.queues.iter().map(of)).collect()
+    ) -> Result<Box<[(&'a str, &'a T)]>, PlatformError> {
+        memory::collected(at.iter().map(|at| &**at).zip(self.queues.iter().map(of)))
     }
 
     /// Reads the keys of a front's directory. `offered` is what this back advertised.
@@ -196,14 +209,16 @@ impl FrontRequest {
             }
             None => None,
         };
-        let at: Vec<_> = (0..n as usize).map(|i| queue_prefix(i, n as usize)).collect();
-        let mut queues = Vec::with_capacity(n as usize);
+        let at = memory::collected((0..n as usize).map(|i| queue_prefix(i, n as usize)));
+        let at = at.map_err(|e| keys.refused(e))?;
+        let mut queues = memory::room(n as usize).map_err(|e| keys.refused(e))?;
         for at in &at {
-            queues.push(QueueKeys::of_rings(
-                vif_ring(keys, &format!("{at}tx-"), (offered.max_tx_ring_order, RING_ORDERS))?,
-                vif_ring(keys, &format!("{at}rx-"), (offered.max_rx_ring_order, RING_ORDERS))?,
+            let of_queue = QueueKeys::of_rings(
+                vif_ring(keys, &(*at + "tx-"), (offered.max_tx_ring_order, RING_ORDERS))?,
+                vif_ring(keys, &(*at + "rx-"), (offered.max_rx_ring_order, RING_ORDERS))?,
                 channels(keys, at)?,
-            ));
+            );
+            memory::push(&mut queues, of_queue).map_err(|e| keys.refused(e))?;
         }
         let RxAccepts { sg, gso_tcpv4, gso_tcpv6, csum, ipv6_csum } = RxAccepts::read(keys)?;
         let mut front = Self {
@@ -219,7 +234,6 @@ impl FrontRequest {
             ctrl,
             ..Self::new(queues)
         };
-        let at: Vec<_> = at.iter().map(String::as_str).collect();
         for path in PathName::ALL {
             match path {
                 PathName::Staging => {
@@ -260,6 +274,9 @@ mod tests {
     };
     use crate::net::path::{DataLen, persistent};
     use alloc::borrow::ToOwned;
+    use alloc::format;
+    use alloc::string::{String, ToString};
+    use alloc::vec::Vec;
     use std::collections::BTreeMap;
 
     struct Dir(BTreeMap<String, String>);
@@ -270,6 +287,9 @@ mod tests {
         }
         fn bad(&self, key: &str, value: &str, expected: &'static str) -> String {
             format!("{key}={value}: {expected}")
+        }
+        fn refused(&self, why: PlatformError) -> String {
+            why.to_string()
         }
     }
     fn dir(pairs: Pairs) -> Dir {
@@ -425,7 +445,7 @@ mod tests {
             let DataRequest::Bad { key: named, value: seen, .. } = q.staging.tx else {
                 panic!("{key}={value}")
             };
-            assert_eq!((named.as_str(), seen.as_deref()), (key, Some(value)));
+            assert_eq!((&*named, seen.as_deref()), (key, Some(value)));
             assert_eq!(q.staging.rx, data(50, 65535));
         }
         // An order promises pages: a missing page, or a back that offers no orders, is an error.
@@ -465,7 +485,7 @@ mod tests {
             let mut d = dir(request(1).pairs());
             d.0.remove(gone);
             let q = FrontRequest::read(&mut d, &back).unwrap().queues.remove(0);
-            assert!(matches!(q.staging.rx, DataRequest::Bad { key, value: None, .. } if key == gone));
+            assert!(matches!(q.staging.rx, DataRequest::Bad { key, value: None, .. } if &*key == gone));
         }
     }
 
@@ -473,7 +493,7 @@ mod tests {
     fn a_back_with_one_list_is_active() {
         for (text, seen) in [("1", true), ("tx", true), ("rx", true), ("0", false), ("yes", false)] {
             for key in [active_key(0, 1), active_key(1, 2)] {
-                let mut own = dir(Vec::from([(key, text.into())]));
+                let mut own = dir(Vec::from([(key.to_string(), text.into())]));
                 assert_eq!(memory_is_active(&mut own, 2), Ok(seen), "{text}");
             }
         }

@@ -16,11 +16,11 @@ use super::path::staging::keys as staging;
 use super::path::{PathName, data_ring, persistent};
 use crate::units::{EvtchnPort, GrantRef};
 use crate::wire::data_ring::ORDER_MAX;
+use crate::xenbus::KeyName;
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::key_source::{KeySource, decimal, flag, number};
 pub use crate::xenbus::ring_keys::{MAX_RING_ORDER, queue_prefix};
 use crate::xenbus::ring_keys::{NUM_QUEUES, nr_queues};
-use alloc::format;
 use alloc::vec::Vec;
 use core::iter::once;
 
@@ -323,12 +323,13 @@ pub fn of_front_connection(name: &str) -> bool {
 /// Reads a queue's event channels: two if both are named, as Linux's netback does. If only one of
 /// the two keys exists, it is left from an earlier front that had two channels.
 pub(super) fn channels<S: KeySource>(keys: &mut S, at: &str) -> Result<ChannelKeys, S::Error> {
-    let (tx_key, rx_key) = (format!("{at}event-channel-tx"), format!("{at}event-channel-rx"));
+    let name = |of: &str| KeyName::of(format_args!("{at}event-channel{of}"));
+    let (tx_key, rx_key) = (name("-tx"), name("-rx"));
     let (tx, rx) = (number(keys, &tx_key)?, number(keys, &rx_key)?);
     if let (Some(tx), Some(rx)) = (tx, rx) {
         return Ok(ChannelKeys::Split { tx: EvtchnPort(tx), rx: EvtchnPort(rx) });
     }
-    let (both_key, missing) = (format!("{at}event-channel"), "a decimal number (the key is missing)");
+    let (both_key, missing) = (name(""), "a decimal number (the key is missing)");
     match (number(keys, &both_key)?, tx, rx) {
         (Some(both), ..) => Ok(ChannelKeys::Single(EvtchnPort(both))),
         (None, Some(_), None) => Err(keys.bad(&rx_key, "", missing)),

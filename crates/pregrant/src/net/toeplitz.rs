@@ -8,7 +8,8 @@
 //! A table made from the key handles four input bits at once. Every input of up to [`INPUT_MAX`]
 //! bytes and every key has a hash: nothing here can fail.
 
-use crate::array;
+use crate::error::PlatformError;
+use crate::memory;
 use alloc::boxed::Box;
 
 /// Bytes of the longest input: two IPv6 addresses and two ports.
@@ -16,34 +17,53 @@ pub const INPUT_MAX: usize = 36;
 /// Bytes of the longest key, which the last input bit needs.
 pub const KEY_MAX: usize = INPUT_MAX + 4;
 
-/// A key with its precomputed table.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A key with its precomputed table. By default it is the empty key, by which every hash is 0.
+#[derive(Clone, Debug, Default)]
 pub struct Toeplitz {
     /// The hash of each group of four input bits alone, by the group's position and by its value.
-    table: Box<[[u32; 16]; INPUT_MAX * 2]>,
+    /// None: there was no other key than the empty one.
+    table: Option<Box<Table>>,
 }
 
-impl Default for Toeplitz {
-    /// The empty key, by which every hash is 0.
-    fn default() -> Self {
-        Self { table: array::filled([0; 16]) }
+type Table = [[u32; 16]; INPUT_MAX * 2];
+
+impl PartialEq for Toeplitz {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.table, &other.table) {
+            (Some(table), Some(other)) => table == other,
+            (Some(table), None) | (None, Some(table)) => table.as_flattened().iter().all(|value| *value == 0),
+            (None, None) => true,
+        }
     }
 }
+
+impl Eq for Toeplitz {}
 
 impl Toeplitz {
     /// Precomputes a key.
     #[cfg(test)]
     fn new(key: &[u8; KEY_MAX]) -> Self {
         let mut made = Self::default();
+        made.make_room().unwrap();
         made.set(key);
         made
     }
 
-    /// Precomputes another key, in the memory of the one before.
+    /// Takes memory for a key, if it has none yet.
+    pub fn make_room(&mut self) -> Result<(), PlatformError> {
+        if self.table.is_none() {
+            self.table = Some(memory::array([0; 16])?);
+        }
+        Ok(())
+    }
+
+    /// Precomputes another key, in the memory of the one before. Without [room](Self::make_room) it
+    /// stays the empty one.
     pub fn set(&mut self, key: &[u8; KEY_MAX]) {
+        let Some(table) = &mut self.table else { return };
         // The 32 bits of the key from the current bit on, and the byte that is shifted in.
         let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
-        for (place, values) in self.table.iter_mut().enumerate() {
+        for (place, values) in table.iter_mut().enumerate() {
             let coming = key[4 + place / 2] << (4 * (place % 2));
             let mut windows = [0; 4];
             for (bit, w) in windows.iter_mut().enumerate() {
@@ -59,7 +79,11 @@ impl Toeplitz {
 
     /// Becomes equal to `from`, in the memory that it has.
     pub fn copy_from(&mut self, from: &Self) {
-        self.table.copy_from_slice(&from.table[..]);
+        match (&mut self.table, &from.table) {
+            (Some(table), Some(from)) => **table = **from,
+            (Some(table), None) => table.fill([0; 16]),
+            (None, _) => {}
+        }
     }
 
     /// The hash of a slice.
@@ -70,7 +94,8 @@ impl Toeplitz {
 
     /// The hash of `input`; bytes beyond [`INPUT_MAX`] are ignored.
     pub fn hash_of(&self, input: impl Iterator<Item = u8>) -> u32 {
-        let (pairs, _) = self.table.as_chunks();
+        let Some(table) = &self.table else { return 0 };
+        let (pairs, _) = table.as_chunks();
         pairs
             .iter()
             .zip(input)

@@ -272,7 +272,7 @@ pub unsafe trait PeerMem {
     /// copies.
     ///
     /// The default is on the heap, for platforms whose copies cost the same with any memory.
-    fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
+    fn burst_buffer(&self, bytes: usize) -> Result<BurstBuffer, PlatformError> {
         BurstBuffer::lines(bytes)
     }
     /// Counts of the operations requested through this handle. A map that is dropped is counted by

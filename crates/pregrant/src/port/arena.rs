@@ -9,6 +9,8 @@
 use super::{ARENA_BYTES, BURST_FRAMES, Burst, FrameDesc, Loan, MAX_FRAME, Offload};
 use crate::array::within;
 use crate::burst_buffer::BurstBuffer;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::units::PAGE_SIZE;
 use alloc::boxed::Box;
 
@@ -63,12 +65,20 @@ impl Default for Arena {
 impl Arena {
     /// An empty arena of [`ARENA_BYTES`] on the heap.
     pub fn new() -> Self {
-        Self::of(BurstBuffer::lines(ARENA_BYTES))
+        Self::of(BurstBuffer::lines(ARENA_BYTES).unwrap_or_else(|_| BurstBuffer::heap(ARENA_BYTES)))
     }
 
     /// An empty arena in `buffer`, which must have [`ARENA_BYTES`]; otherwise on the heap.
-    pub fn over(buffer: BurstBuffer) -> Self {
-        Self::of(if buffer.len() == ARENA_BYTES { buffer } else { BurstBuffer::lines(ARENA_BYTES) })
+    pub fn over(buffer: BurstBuffer) -> Result<Self, PlatformError> {
+        Ok(Self::of(if buffer.len() == ARENA_BYTES { buffer } else { BurstBuffer::lines(ARENA_BYTES)? }))
+    }
+
+    /// Like [`over`](Self::over), in a box. Not inlined: an arena is large, and lies on the stack
+    /// before it is in its box.
+    #[inline(never)]
+    pub fn boxed(buffer: BurstBuffer) -> Result<Box<Self>, PlatformError> {
+        let buffer = if buffer.len() == ARENA_BYTES { buffer } else { BurstBuffer::lines(ARENA_BYTES)? };
+        memory::boxed(Self::of(buffer))
     }
 
     /// An arena without memory, until an arena with memory replaces it. It takes no frames,
@@ -434,7 +444,7 @@ mod tests {
     fn an_arena_in_an_owners_buffer_gives_none_of_it_away() {
         let (buffer, _owner) = crate::burst_buffer::tests::of_an_owner(ARENA_BYTES);
         let base = buffer.as_ptr().addr();
-        let mut arena = Arena::over(buffer);
+        let mut arena = Arena::over(buffer).expect("memory");
         assert!(arena.move_out().is_none());
         arena.move_in(vec![9; 100].into_boxed_slice()).unwrap();
         assert_eq!(arena.move_out().as_deref(), Some(&[9; 100][..]));
@@ -452,7 +462,7 @@ mod tests {
         }
         assert_eq!(arena.len(), 5, "three more of the longest");
         // A buffer that is too small is not used.
-        assert_eq!(Arena::over(BurstBuffer::heap(100)).burst().bytes.len(), ARENA_BYTES);
+        assert_eq!(Arena::over(BurstBuffer::heap(100)).expect("memory").burst().bytes.len(), ARENA_BYTES);
     }
 
     #[test]
@@ -466,7 +476,7 @@ mod tests {
         }
         assert!(arena.free_for_grants(1, Offload::default()).is_none(), "a burst has no more frames");
         let was = arena.burst().bytes.as_ptr();
-        let old = arena.replace(BurstBuffer::lines(ARENA_BYTES));
+        let old = arena.replace(BurstBuffer::lines(ARENA_BYTES).expect("memory"));
         assert!(arena.is_empty() && old.as_ptr() == was && arena.burst().bytes.as_ptr() != was);
         // A frame of more than a page begins on one.
         assert!(arena.free_for_grants(100, Offload::default()).is_some());

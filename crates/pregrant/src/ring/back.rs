@@ -5,6 +5,8 @@ use super::crash::{self, Point};
 use super::journal::{Journal, Resumed, asked};
 use super::{InFlight, Notify, RedoMem, RedoPage, RingKind, RingMem, Word};
 use crate::error::PeerFault;
+use crate::error::PlatformError;
+use crate::memory;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
@@ -184,20 +186,21 @@ impl<K: RingKind, M: RingMem<Kind = K>, J: Journal<K>> BackRing<K, M, J> {
     /// The answers, also a predecessor's, in slots that the front has not reused, with their ring
     /// indices, oldest first. The front may have changed them. Slots that were never written have
     /// what the ring was initialised with.
-    pub fn answers_left(&self) -> Vec<(u32, K::Rsp)> {
+    pub fn answers_left(&self) -> Result<Vec<(u32, K::Rsp)>, PlatformError> {
         let oldest = |mem: &M| mem.load(Word::ReqProd).wrapping_sub(self.size);
         let from = oldest(&self.mem);
         // An impossible index; [`available`](Self::available) reports the fault.
         let n = self.rsp_prod.wrapping_sub(from);
         if n > self.size {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let read = |k: u32| (from.wrapping_add(k), K::read_rsp(&self.mem, from.wrapping_add(k)));
-        let mut left: Vec<_> = (0..n).map(read).collect();
+        let mut left = memory::collected((0..n).map(read))?.into_vec();
         // Slots that the front has reused meanwhile hold requests.
         let taken = oldest(&self.mem).wrapping_sub(from).min(n);
-        left.drain(..taken as usize);
-        left
+        let mut place = 0..;
+        left.retain(|_| place.next() >= Some(taken));
+        Ok(left)
     }
 
     /// Number of slots.

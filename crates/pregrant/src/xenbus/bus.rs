@@ -4,6 +4,7 @@
 use super::key_source::{KeySource, Pairs};
 use super::state::XenbusState;
 use super::{Device, DeviceError, KeyError};
+use crate::error::PlatformError;
 use crate::xenstore::{Access, Client, Permission, Transport};
 use alloc::format;
 use alloc::string::String;
@@ -42,6 +43,9 @@ impl<B: DeviceBus> KeySource for OwnKeys<'_, B> {
     fn bad(&self, key: &str, value: &str, expected: &'static str) -> B::Error {
         self.0.bad(key, value, expected)
     }
+    fn refused(&self, why: PlatformError) -> B::Error {
+        self.0.refused(why)
+    }
 }
 
 /// One end of a device over a connection to xenstore. The connection serves many devices, so it is
@@ -68,6 +72,9 @@ impl<T: Transport> KeySource for StoreBus<'_, T> {
         let at = format!("{}/{key}", self.device.peer_dir());
         let seen = if value.is_empty() { None } else { Some(value.as_bytes()) };
         KeyError::new(&at, seen, expected, self.device.peer_domid()).into()
+    }
+    fn refused(&self, why: PlatformError) -> DeviceError {
+        DeviceError::Memory(why)
     }
 }
 

@@ -3,6 +3,7 @@
 //! What a front may do: cause any of these, again and again. The owner of the device limits the log
 //! lines.
 
+use super::key_name::KeyName;
 use crate::error::{PeerFault, PlatformError};
 use crate::platform::MapError;
 use crate::record_version::UnknownRecord;
@@ -19,7 +20,7 @@ pub enum ConnectError<E> {
     /// A grant of the front could not be mapped.
     Map {
         /// The key that named the grant, below the front's directory.
-        key: String,
+        key: KeyName,
         /// The guest.
         of: DomId,
         /// The grant reference.
@@ -30,7 +31,7 @@ pub enum ConnectError<E> {
     /// A channel of the front could not be bound.
     Bind {
         /// The key that named the channel, below the front's directory.
-        key: String,
+        key: KeyName,
         /// The guest.
         of: DomId,
         /// The front's port.
@@ -38,6 +39,8 @@ pub enum ConnectError<E> {
         /// The reason.
         error: PlatformError,
     },
+    /// There is no memory for the connection.
+    Memory(PlatformError),
     /// The rings cannot be attached.
     Ring(PeerFault),
     /// The rings alone exceed the pages that this back maps of one guest.
@@ -99,6 +102,7 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
                 "{key} names {port} of {of}, which cannot be bound: {error}; the front must offer it to this domain \
                  first"
             ),
+            Self::Memory(e) => e.fmt(f),
             Self::Ring(fault) => fault.fmt(f),
             Self::TooManyPages(e) => write!(f, "the device's rings cannot be mapped: {e}"),
             Self::Unknown(record) => record.fmt(f),
@@ -108,6 +112,12 @@ impl<E: fmt::Display> fmt::Display for ConnectError<E> {
                 write!(f, "{what}; the front must reconnect")
             }
         }
+    }
+}
+
+impl<E> From<PlatformError> for ConnectError<E> {
+    fn from(e: PlatformError) -> Self {
+        Self::Memory(e)
     }
 }
 

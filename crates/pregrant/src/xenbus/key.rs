@@ -2,9 +2,10 @@
 //! strictly. A value that is invalid becomes an error that names everything needed to find the
 //! mistake.
 
+use crate::error::PlatformError;
+use crate::memory;
 use crate::units::{DomId, EvtchnPort, GrantRef};
 use crate::xenstore::XsError;
-use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
@@ -92,19 +93,26 @@ pub struct KeyError {
 const SHOWN_CHARS: usize = 64;
 
 impl KeyError {
-    /// The error for a value as it was read from xenstore.
+    /// The error for a value as it was read from xenstore. A text for which there is no memory is
+    /// empty.
     pub fn new(path: &str, seen: Option<&[u8]>, expected: &'static str, writer: DomId) -> Self {
         // The peer chose these bytes: they must not reach a terminal unescaped, nor fill more than
         // a line.
-        let seen = seen.map(|bytes| {
-            let mut shown: String =
-                bytes.iter().take(SHOWN_CHARS).flat_map(|b| b.escape_ascii()).map(char::from).collect();
-            if bytes.len() > SHOWN_CHARS {
-                shown += &format!("... ({} more)", bytes.len() - SHOWN_CHARS);
-            }
-            shown
-        });
-        Self { path: path.into(), seen, expected, writer }
+        let seen = seen.map(|bytes| memory::text(Shown(bytes)).unwrap_or_default());
+        Self { path: memory::text(path).unwrap_or_default(), seen, expected, writer }
+    }
+}
+
+/// A value of a peer's as it is shown, with its first characters.
+struct Shown<'a>(&'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(SHOWN_CHARS).try_for_each(|byte| byte.escape_ascii().fmt(f))?;
+        match self.0.len().checked_sub(SHOWN_CHARS) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, "... ({more} more)"),
+        }
     }
 }
 
@@ -129,6 +137,8 @@ pub enum DeviceError {
     Store(XsError),
     /// A key is missing or invalid.
     Key(KeyError),
+    /// There is no memory for the keys.
+    Memory(PlatformError),
 }
 
 impl From<XsError> for DeviceError {
@@ -148,6 +158,7 @@ impl fmt::Display for DeviceError {
         match self {
             Self::Store(e) => e.fmt(f),
             Self::Key(e) => e.fmt(f),
+            Self::Memory(e) => e.fmt(f),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::error::PlatformError;
 use crate::memory;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt::Display;
 
 /// Read access to the peer's directory.
 pub trait KeySource {
@@ -18,6 +19,8 @@ pub trait KeySource {
     fn text(&mut self, key: &str) -> Result<Option<String>, Self::Error>;
     /// Builds the error for a key whose value is invalid.
     fn bad(&self, key: &str, value: &str, expected: &'static str) -> Self::Error;
+    /// Builds the error for a request to the platform that failed: there is no memory for the keys.
+    fn refused(&self, why: PlatformError) -> Self::Error;
 }
 
 /// The text of a key. None: it is missing or empty. Xen's own drivers scan a value for what they
@@ -60,12 +63,12 @@ pub type Pairs = Vec<(String, String)>;
 /// A list to which keys and their values are added.
 pub trait KeySink {
     /// Adds a key and its value.
-    fn add(&mut self, key: String, value: String);
+    fn add(&mut self, key: &dyn Display, value: &dyn Display);
 }
 
 impl KeySink for Pairs {
-    fn add(&mut self, key: String, value: String) {
-        self.push((key, value));
+    fn add(&mut self, key: &dyn Display, value: &dyn Display) {
+        self.push((key.to_string(), value.to_string()));
     }
 }
 
@@ -85,16 +88,16 @@ impl PairsInMemory {
 }
 
 impl KeySink for PairsInMemory {
-    fn add(&mut self, key: String, value: String) {
+    fn add(&mut self, key: &dyn Display, value: &dyn Display) {
         let Ok(pairs) = &mut self.0 else { return };
-        match memory::grow(pairs, 1) {
-            Ok(()) => pairs.push((key, value)),
-            Err(e) => self.0 = Err(e),
+        let pair = memory::text(key).and_then(|key| Ok((key, memory::text(value)?)));
+        if let Err(e) = pair.and_then(|pair| memory::push(pairs, pair)) {
+            self.0 = Err(e);
         }
     }
 }
 
 /// Adds a key and its value.
-pub fn put(to: &mut (impl KeySink + ?Sized), key: impl ToString, value: impl ToString) {
-    to.add(key.to_string(), value.to_string());
+pub fn put(to: &mut (impl KeySink + ?Sized), key: impl Display, value: impl Display) {
+    to.add(&key, &value);
 }

@@ -11,11 +11,12 @@
 //! number that is invalid, or larger than the back offered, is an error that names the key; a key
 //! with an empty value counts as absent.
 
+use super::key_name::KeyName;
 use super::key_source::{KeySink, KeySource, decimal, needed, number, put};
+use crate::memory;
 use crate::units::GrantRef;
-use alloc::format;
-use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt;
 
 /// The front's key for the number of queues.
 pub const NUM_QUEUES: &str = "multi-queue-num-queues";
@@ -32,15 +33,21 @@ pub fn ring_order<S: KeySource>(keys: &mut S, key: &str) -> Result<u32, S::Error
     Ok(keys.text(key)?.as_deref().and_then(decimal).unwrap_or(0).min(MAX_RING_ORDER))
 }
 
+/// Not inlined: names of keys are made in many places.
+#[inline(never)]
+fn key(name: fmt::Arguments<'_>) -> KeyName {
+    KeyName::of(name)
+}
+
 /// The key of page `k` of a ring, with or without a number.
-pub fn ring_key(prefix: &str, k: usize, numbered: bool) -> String {
-    if numbered { format!("{prefix}ring-ref{k}") } else { format!("{prefix}ring-ref") }
+pub fn ring_key(prefix: &str, k: usize, numbered: bool) -> KeyName {
+    if numbered { key(format_args!("{prefix}ring-ref{k}")) } else { key(format_args!("{prefix}ring-ref")) }
 }
 
 /// Writes the number of pages of a ring that has several.
 pub fn put_order(p: &mut dyn KeySink, prefix: &str, pages: usize) {
     if pages > 1 {
-        put(p, format!("{prefix}{RING_ORDER}"), pages.ilog2());
+        put(p, format_args!("{prefix}{RING_ORDER}"), pages.ilog2());
     }
 }
 
@@ -58,9 +65,9 @@ pub fn asked_order<S: KeySource>(
     prefix: &str,
     (most, expected): (u32, &'static str),
 ) -> Result<Option<u32>, S::Error> {
-    let key = format!("{prefix}{RING_ORDER}");
+    let key = key(format_args!("{prefix}{RING_ORDER}"));
     match number(keys, &key)? {
-        Some(order) if order > most => Err(keys.bad(&key, &order.to_string(), expected)),
+        Some(order) if order > most => Err(keys.bad(&key, &KeyName::of(order), expected)),
         order => Ok(order),
     }
 }
@@ -72,7 +79,12 @@ pub fn ring_pages<S: KeySource>(
     order: Option<u32>,
 ) -> Result<Vec<GrantRef>, S::Error> {
     let pages = 1 << order.unwrap_or(0);
-    (0..pages).map(|k| needed(keys, &ring_key(prefix, k, order.is_some())).map(GrantRef)).collect()
+    let mut refs = memory::room(pages).map_err(|e| keys.refused(e))?;
+    for k in 0..pages {
+        let gref = GrantRef(needed(keys, &ring_key(prefix, k, order.is_some()))?);
+        memory::push(&mut refs, gref).map_err(|e| keys.refused(e))?;
+    }
+    Ok(refs)
 }
 
 /// Reads the grants of a vif's ring. Only our fronts write orders, each beside its ring, and they
@@ -84,7 +96,8 @@ pub fn vif_ring<S: KeySource>(
     most: (u32, &'static str),
 ) -> Result<Vec<GrantRef>, S::Error> {
     if let Some(only) = number(keys, &ring_key(prefix, 0, false))? {
-        return Ok(Vec::from([GrantRef(only)]));
+        let mut refs = Vec::new();
+        return memory::push(&mut refs, GrantRef(only)).map(|()| refs).map_err(|e| keys.refused(e));
     }
     let order = asked_order(keys, prefix, most)?.filter(|order| *order > 0);
     ring_pages(keys, prefix, order)
@@ -95,12 +108,12 @@ pub fn nr_queues<S: KeySource>(keys: &mut S, most: u32) -> Result<u32, S::Error>
     let n = number(keys, NUM_QUEUES)?.unwrap_or(1);
     if n == 0 || n > most {
         let expected = "at least 1 and at most the back's multi-queue-max-queues";
-        return Err(keys.bad(NUM_QUEUES, &n.to_string(), expected));
+        return Err(keys.bad(NUM_QUEUES, &KeyName::of(n), expected));
     }
     Ok(n)
 }
 
 /// The prefix of the keys of queue `i` of `n`, relative to the end's directory, with the slash.
-pub fn queue_prefix(i: usize, n: usize) -> String {
-    if n >= 2 { format!("queue-{i}/") } else { String::new() }
+pub fn queue_prefix(i: usize, n: usize) -> KeyName {
+    if n >= 2 { key(format_args!("queue-{i}/")) } else { key(format_args!("")) }
 }

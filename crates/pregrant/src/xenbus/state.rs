@@ -70,15 +70,15 @@ fn scan_decimal(text: &[u8]) -> Option<i32> {
     // The kernel's isspace includes the no-break space of Latin-1.
     let is_space = |b: &u8| matches!(b, b' ' | b'\t'..=b'\r' | 0xa0);
     let start = text.iter().position(|b| !is_space(b))?;
-    let (minus, digits) = match &text[start..] {
+    let (minus, digits) = match text.get(start..)? {
         [b'-', digits @ ..] => (true, digits),
         digits => (false, digits),
     };
-    let len = digits.iter().take_while(|b| b.is_ascii_digit()).count();
+    let mut digits = digits.iter().take_while(|b| b.is_ascii_digit());
     // The kernel truncates a wrapping 64-bit number to an int, which equals wrapping in 32 bits.
     let fold = |n: i32, digit: &u8| n.wrapping_mul(10).wrapping_add(i32::from(digit - b'0'));
-    let n = digits[..len].iter().fold(0, fold);
-    (len > 0).then_some(if minus { n.wrapping_neg() } else { n })
+    let n = digits.clone().fold(0, fold);
+    digits.next().map(|_| if minus { n.wrapping_neg() } else { n })
 }
 
 impl fmt::Display for XenbusState {

@@ -1,6 +1,7 @@
 //! A machine with a guest, a driver domain and a store, and the keys that libxl writes into it.
 
 use pregrant::DomId;
+use pregrant::PlatformError;
 use pregrant::platform::local::{LocalDomain, LocalXen};
 use pregrant::xenbus::bus::{DeviceBus, StoreBus};
 use pregrant::xenbus::device::DeviceId;
@@ -206,6 +207,9 @@ impl KeySource for Bus<'_> {
     }
     fn bad(&self, key: &str, value: &str, expected: &'static str) -> DeviceError {
         self.store.bad(key, value, expected)
+    }
+    fn refused(&self, why: PlatformError) -> DeviceError {
+        self.store.refused(why)
     }
 }
 

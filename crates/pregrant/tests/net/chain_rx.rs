@@ -39,9 +39,9 @@ proptest! {
         let _ro = domains.guest.alloc(HOST, Access::ReadOnly, &mut ro).unwrap();
         let (ring, _) = BackRing::attach(back_ring, None).unwrap();
         let mut back = RxQueue::new(ring, Chain::new(RX_ORDER, vec![
-            AnyPath::Staging(StagingPath::new(buffers.unwrap()).with_rx_heads(heads, false)),
-            AnyPath::Persistent(PersistentPath::new(limit, acc)),
-        ]), RxAccepts::ALL);
+            AnyPath::Staging(StagingPath::new(buffers.unwrap()).expect("memory").with_rx_heads(heads, false)),
+            AnyPath::Persistent(PersistentPath::new(limit, acc).expect("memory")),
+        ]), RxAccepts::ALL).expect("memory");
         let (mut port, control) = (TestPort::default(), SharedControl::default());
         let mut asked: std::collections::VecDeque<RxRequest> = Default::default();
         let mut frames: std::collections::VecDeque<Vec<u8>> = Default::default();

@@ -52,10 +52,10 @@ proptest! {
         let mut refs = vec![GrantRef::NONE; 40];
         let memory = domains.guest.alloc(HOST, Access::ReadOnly, &mut refs).unwrap();
         let (ring, _) = BackRing::attach(back_ring, None).unwrap();
-        let mut paths = vec![AnyPath::Staging(StagingPath::new(buffers.unwrap()).with_heads(heads))];
-        if limit > 0 { paths.push(AnyPath::Persistent(PersistentPath::new(limit, Access::ReadOnly))); }
+        let mut paths = vec![AnyPath::Staging(StagingPath::new(buffers.unwrap()).expect("memory").with_heads(heads))];
+        if limit > 0 { paths.push(AnyPath::Persistent(PersistentPath::new(limit, Access::ReadOnly).expect("memory"))); }
         if map { paths.push(AnyPath::Map(MapPath::default())); }
-        let mut back = TxQueue::new(ring, Chain::new(TX_ORDER, paths));
+        let mut back = TxQueue::new(ring, Chain::new(TX_ORDER, paths)).expect("memory");
         let mut port = TestPort { lent, ..TestPort::default() };
         let (mut arena, control) = (Arena::new(), SharedControl::default());
         let mut id = 0u16;

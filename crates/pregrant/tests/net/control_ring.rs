@@ -105,7 +105,7 @@ impl Game {
         let ring = CtrlRing::attach(mem, chan, last, 0).expect("indices that belong together");
         if last.is_none() {
             let list = if fresh { MulticastList::default() } else { MulticastList::lost() };
-            control.begin(ring.rsp_prod(), list);
+            control.begin(ring.rsp_prod(), list).expect("memory");
         }
         drop(control);
         self.back = Some((ring, shared));
@@ -577,9 +577,10 @@ fn no_page_is_mapped_under_the_lock_of_the_state() {
     let chan = host.bind(GUEST, port).expect("the channel");
     let mut back =
         CtrlRing::attach(RingPages::new(map), chan, None, 0).expect("indices that belong together");
+    shared.lock().begin(0, MulticastList::default()).expect("memory");
     let before = host.rules.maps.get();
-    let (exchange, mut table) = (Arc::<GrefExchange<_>>::default(), GrefTable::new(8));
-    let mut grefs = GrefRequests::new(vec![Arc::clone(&exchange)], 8, 8);
+    let (exchange, mut table) = (Arc::<GrefExchange<_>>::default(), GrefTable::new(8).expect("memory"));
+    let mut grefs = GrefRequests::new(vec![Arc::clone(&exchange)], 8, 8).expect("memory");
     assert_eq!(back.poll(&host, GUEST, &shared, Some(&mut grefs)), Ok(Polled::More));
     assert_eq!((ring.load(Word::RspProd), grefs.pages()), (1, 2));
     assert!(!exchange.apply(&mut table));

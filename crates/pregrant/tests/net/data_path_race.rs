@@ -125,7 +125,7 @@ fn a_list_rewritten_while_it_is_read_is_validated_as_read() {
     };
     while_mutating(rewrite, || {
         until_both(2000, |seen: &mut Outcomes| {
-            let read = staging_list::read(&pages, 256);
+            let read = staging_list::read(&pages, 256).expect("memory");
             let validated = staging_list::validate(&read, 0, len);
             seen.count(validated.is_err());
             let Ok(got) = validated else { return };

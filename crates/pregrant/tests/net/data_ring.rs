@@ -121,8 +121,9 @@ fn a_place_beside_a_buffer_s_flag_is_a_place() {
     for area in [&tx_area, &rx_area] {
         assert!(area.bytes().copy_in(0, &vec![0xEE; area.bytes().len()]));
     }
-    let rx = StagingPath::new(rx_buffers);
-    let by_list = AnyPath::Staging(StagingPath::new(tx_buffers).with_received(&rx));
+    let rx = StagingPath::new(rx_buffers).expect("memory");
+    let by_list =
+        AnyPath::Staging(StagingPath::new(tx_buffers).expect("memory").with_received(&rx).expect("memory"));
     let (area, half) = domains.half(WAY, Access::ReadOnly).expect("a data ring");
     let out = area.out.as_ref().expect("the half for TX");
     assert!(out.bytes().copy_in(0, &(0..HALF).map(byte).collect::<Vec<u8>>()));
@@ -490,9 +491,9 @@ impl Taker {
         let ring = host.map(GUEST, &[game.ring_ref], Access::ReadWrite).expect("the ring");
         let map = host.map(GUEST, &refs, Access::ReadWrite).expect("its pages");
         let (ring, _) = BackRing::attach(RingPages::new(ring), None).expect("a live ring");
-        let half = DataRingPath::rx(map, HALF as u32);
+        let half = DataRingPath::rx(map, HALF as u32).expect("memory");
         let chain = Chain::new(RX_ORDER, [AnyPath::DataRing(half)]);
-        game.back = RxQueue::new(ring, chain, RxAccepts::ALL);
+        game.back = RxQueue::new(ring, chain, RxAccepts::ALL).expect("memory");
         game.back.set_headroom(headroom);
         self.headroom = headroom.into();
     }

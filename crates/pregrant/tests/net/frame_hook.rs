@@ -450,7 +450,7 @@ impl Liar {
         }
         let tx = raw::<NetTx>(map("tx-ring-ref", Access::ReadWrite));
         let rx = raw::<NetRx>(map("rx-ring-ref", Access::ReadWrite));
-        let list = staging_list::read(&map("rx-data-ref0", Access::ReadOnly), 512);
+        let list = staging_list::read(&map("rx-data-ref0", Access::ReadOnly), 512).expect("memory");
         let list = staging_list::validate(&list, 256, DataLen::new(len).expect("a length")).expect("a list");
         let pages = host.map(GUEST, &list.refs, Access::ReadWrite).expect("they are granted");
         drop(keys);

@@ -120,7 +120,7 @@ fn frames_are_in_hand_before_the_port_has_them_until_they_are_answered() {
         let mut refs = [GrantRef::NONE];
         let memory = domains.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's page");
         let mut model = TxModel::new(RingPages::new(survives.ring.clone()));
-        let mut back = TxQueue::new(ring, path());
+        let mut back = TxQueue::new(ring, path()).expect("memory");
         let mut port = InspectingPort::new(&survives);
         let (mut arena, control, mut id) = (Arena::new(), SharedControl::default(), 0);
         for frames in [3, 1, 5, 0, 2] {
@@ -177,7 +177,7 @@ fn frames_that_a_port_keeps_are_in_hand_until_they_are_answered() {
     let mut refs = [GrantRef::NONE];
     let memory = domains.guest.alloc(HOST, Access::ReadOnly, &mut refs).expect("the guest's page");
     let mut model = TxModel::new(RingPages::new(survives.ring.clone()));
-    let mut back = TxQueue::new(ring, AnyPath::Map(MapPath::default()));
+    let mut back = TxQueue::new(ring, AnyPath::Map(MapPath::default())).expect("memory");
     let mut port = KeepingPort(Arc::default());
     let (mut arena, control, mut id) = (Arena::new(), SharedControl::default(), 0);
     for (bad, due) in [(0, 3), (1, 5), (3, 5), (0, 8)] {
@@ -213,7 +213,7 @@ fn frames_for_the_guest_are_in_hand_from_the_port_to_the_answer() {
     let memory = domains.guest.alloc(HOST, Access::ReadWrite, &mut refs).expect("the guest's pages");
     let mut model = RxModel::new(RingPages::new(survives.ring.clone()));
     let no_sg = RxAccepts { sg: false, ..RxAccepts::ALL };
-    let mut back = RxQueue::new(ring, AnyPath::Copy(CopyPath::default()), no_sg);
+    let mut back = RxQueue::new(ring, AnyPath::Copy(CopyPath::default()), no_sg).expect("memory");
     let mut port = InspectingPort::new(&survives);
     let control = SharedControl::default();
     let mut id = 0;
@@ -259,7 +259,7 @@ fn frames_that_expire_leave_the_hands_of_the_back() {
     let domains = TwoDomains::new();
     let (survives, ring) = Survives::<NetRx>::new(&domains);
     let (_front_chan, chan) = domains.channel();
-    let mut back = RxQueue::new(ring, AnyPath::Copy(CopyPath::default()), RxAccepts::ALL);
+    let mut back = RxQueue::new(ring, AnyPath::Copy(CopyPath::default()), RxAccepts::ALL).expect("memory");
     let mut port = InspectingPort::new(&survives);
     back.watch(Patience::default(), true, true, 0);
     port.gives.extend([60; 70]);

@@ -591,7 +591,10 @@ fn a_head_is_as_long_as_what_another_path_fetched() {
     let domains = TwoDomains::new();
     let chain = Chain::new(
         TX_ORDER,
-        [AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly)), AnyPath::Map(MapPath::default())],
+        [
+            AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly).expect("memory")),
+            AnyPath::Map(MapPath::default()),
+        ],
     );
     let mut g = domains.tx_model_by(chain, None, 0, 4);
     let mut port = LentPort::new(Act::Copy);

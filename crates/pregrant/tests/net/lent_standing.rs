@@ -8,7 +8,7 @@
 use crate::lent::{Act, LentPort, bytes_of, headers, play, run};
 
 use pregrant::net::batch::Thresholds;
-use pregrant::net::path::gref_mapping::exchange::GrefExchange;
+use pregrant::net::path::gref_mapping::exchange::{GrefExchange, KeepOrder};
 use pregrant::net::path::gref_mapping::table::{GrefTable, Mapped};
 use pregrant::net::path::held::HEAD_BYTES;
 use pregrant::net::path::{
@@ -61,7 +61,8 @@ fn game(domains: &TwoDomains, by: By) -> TxGame {
             g
         }
         By::Persistent => {
-            let chain = Chain::from(AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly)));
+            let chain =
+                Chain::from(AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly).expect("memory")));
             let mut g = domains.tx_model_by(chain, None, 0, PAGES);
             for page in 0..PAGES {
                 play(&mut g, &[(page, 0, 60)], 0, None);
@@ -85,13 +86,15 @@ fn game(domains: &TwoDomains, by: By) -> TxGame {
 /// Adds a page to the table, as control does.
 fn keep(g: &mut TxGame, gref: GrantRef, map: <LocalDomain as PeerMem>::Map) {
     let exchange = GrefExchange::default();
-    exchange.keep(vec![(gref, Mapped::new(map, false))]);
+    exchange.keep(KeepOrder::of([(gref, Mapped::new(map, false))].into_iter()).expect("memory"));
     exchange.apply(table(g));
 }
 
 /// A table of gref mappings, empty.
 fn grefs() -> AnyPath<LocalDomain> {
-    AnyPath::GrefMapping(GrefMappingPath::new(Some(Box::new(GrefTable::new(64)))))
+    AnyPath::GrefMapping(
+        GrefMappingPath::new(Some(Box::new(GrefTable::new(64).expect("memory")))).expect("memory"),
+    )
 }
 
 fn table(g: &mut TxGame) -> &mut GrefTable<<LocalDomain as PeerMem>::Map> {
@@ -281,8 +284,8 @@ fn what_is_not_all_there_is_copied() {
 fn a_batch_has_nothing_of_the_one_before() {
     let domains = TwoDomains::new();
     let (area, buffers) = domains.stage(Way::Staging(4096), Access::ReadOnly, 0).unzip();
-    let staging = buffers.map(|buffers| AnyPath::Staging(StagingPath::new(buffers)));
-    let persistent = AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly));
+    let staging = buffers.map(|buffers| AnyPath::Staging(StagingPath::new(buffers).expect("memory")));
+    let persistent = AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly).expect("memory"));
     let others = [persistent, AnyPath::Map(MapPath::default()), grefs()];
     let chain = Chain::new(TX_ORDER, staging.into_iter().chain(others));
     let mut g = domains.tx_model_by(chain, area, 0, PAGES);

@@ -134,9 +134,9 @@ fn play(may_wait: bool, staging: bool, seed: u64) {
     let place = (0..SLOTS).map(|id| (id * BUFFER) as u32).collect();
     let map = host.peer().map(GUEST, &buffer_refs, Access::ReadWrite).unwrap();
     let staged = StagedBuffers { map, place, len: BUFFER as u16, copy_only: false };
-    let paths = staging.then(|| AnyPath::Staging(StagingPath::new(staged)));
+    let paths = staging.then(|| AnyPath::Staging(StagingPath::new(staged).expect("memory")));
     let chain = Chain::<RuledDomain<CopiesLent>>::new(RX_ORDER, paths);
-    let mut back = RxQueue::in_room_of(&host, ring, chain, RxAccepts::ALL);
+    let mut back = RxQueue::in_room_of(&host, ring, chain, RxAccepts::ALL).expect("memory");
     let control = SharedControl::default();
     let shelf = Arc::new(Shelf { may_wait, ..Shelf::default() });
     let (gives, cuts, dice) = (VecDeque::new(), VecDeque::new(), Dice::new(seed));

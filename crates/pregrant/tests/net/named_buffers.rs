@@ -22,8 +22,9 @@ fn a_front_that_names_buffers_as_it_likes() {
             assert!(area.bytes().copy_in(area.start(id as u16), &fill));
         }
     }
-    let rx = StagingPath::new(rx_buffers);
-    let by_list = AnyPath::Staging(StagingPath::new(tx_buffers).with_received(&rx));
+    let rx = StagingPath::new(rx_buffers).expect("memory");
+    let by_list =
+        AnyPath::Staging(StagingPath::new(tx_buffers).expect("memory").with_received(&rx).expect("memory"));
     let mut g = domains.tx_model_by(by_list.into(), Some(tx_area), u32::MAX - 1, 2);
     let named = |id: u16, gref, offset, size, more: u16| {
         Slot::Data(TxRequest { gref, offset, flags: TXF_STAGING_BUFFER | more, id, size })

@@ -136,7 +136,7 @@ fn frames_over_several_slots_are_for_guests_with_sg() {
         g.port.gives.extend(all.iter().map(|len| frame(*len, 1)));
         assert_eq!(g.run(), Ok(()));
         // As many as an MTU of 1500 allows, or as the front's buffers have.
-        let buffers = g.back.chain().names().buffers.map_or(0, |buffers| buffers.data_len as usize);
+        let buffers = g.back.chain().buffers().map_or(0, |buffers| buffers.data_len as usize);
         let due: Vec<_> = all.into_iter().filter(|len| *len <= buffers.clamp(1514, PAGE_SIZE)).collect();
         let lens: Vec<usize> = g.model.frames().expect("by the rules").iter().map(RxFrame::bytes).collect();
         assert_eq!(lens, due);

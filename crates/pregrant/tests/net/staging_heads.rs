@@ -29,7 +29,8 @@ fn frame(len: usize) -> Vec<u8> {
 /// The model front with buffers of 256 bytes; its pages and buffers are full of zeros.
 fn model(domains: &TwoDomains, heads: RxHeads) -> RxGame {
     let (area, buffers) = domains.stage(Way::Staging(256), Access::ReadWrite, 0).unzip();
-    let path = StagingPath::new(buffers.expect("staging buffers")).with_rx_heads(heads, false);
+    let path =
+        StagingPath::new(buffers.expect("staging buffers")).expect("memory").with_rx_heads(heads, false);
     domains.rx_model_by(AnyPath::Staging(path).into(), area, u32::MAX - 3, RxAccepts::ALL)
 }
 

@@ -81,24 +81,24 @@ fn a_list_ends_at_its_terminator_its_page_or_the_most_that_is_wanted() {
     let pages = Pages::new(1);
     let full = entries(512, 64, 0);
     assert!(staging_list::write(&pages, full.iter().copied()));
-    assert_eq!(staging_list::read(&pages, 600), full, "a full page has no terminator");
-    assert_eq!(staging_list::read(&pages, 512), full);
-    assert_eq!(staging_list::read(&pages, 256), full[..256]);
+    assert_eq!(staging_list::read(&pages, 600).expect("memory"), full, "a full page has no terminator");
+    assert_eq!(staging_list::read(&pages, 512).expect("memory"), full);
+    assert_eq!(staging_list::read(&pages, 256).expect("memory"), full[..256]);
     assert!(!staging_list::write(&pages, entries(513, 64, 0).into_iter()), "more than the page holds");
 
     // Entries behind the terminator do not count, whatever the terminator's other fields say.
     let mut list = entries(10, 64, 0);
     list[4] = StagingEntry { id: 4, gref: 0, offset: 256 };
     raw(&pages, &list);
-    assert_eq!(staging_list::read(&pages, 512), list[..4]);
+    assert_eq!(staging_list::read(&pages, 512).expect("memory"), list[..4]);
     assert!(staging_list::write(&pages, list[..3].iter().copied()));
-    assert_eq!(staging_list::read(&pages, 512), list[..3]);
+    assert_eq!(staging_list::read(&pages, 512).expect("memory"), list[..3]);
 
     // Two pages are one list.
     let pages = Pages::new(2);
     let list = entries(700, 64, 0);
     assert!(staging_list::write(&pages, list.iter().copied()));
-    assert_eq!(staging_list::read(&pages, 1024), list);
+    assert_eq!(staging_list::read(&pages, 1024).expect("memory"), list);
 }
 
 #[test]
@@ -141,7 +141,11 @@ fn pages_are_mapped_in_the_order_of_the_list() {
 #[test]
 fn an_empty_list_is_refused() {
     assert_eq!(staging_list::validate(&[], 0, len(128)), Err(ListFault::Empty));
-    assert_eq!(staging_list::read(&Pages::new(1), 256), [], "an untouched page is an empty list");
+    assert_eq!(
+        staging_list::read(&Pages::new(1), 256).expect("memory"),
+        [],
+        "an untouched page is an empty list"
+    );
 }
 
 #[test]
@@ -296,7 +300,7 @@ fn a_read_only_rx_list_cannot_be_mapped_for_writing() {
         StagingArea::new(&domains.guest, &mut Regions::new(HOST), Access::ReadOnly, len(256), SLOTS, 0)
             .expect("buffers");
     let list = domains.host.map(GUEST, area.list_refs(), Access::ReadOnly).expect("the list page");
-    let entries = staging_list::read(&list, SLOTS as usize);
+    let entries = staging_list::read(&list, SLOTS as usize).expect("memory");
     let got = staging_list::validate(&entries, 0, len(256)).expect("an honest list");
     let refused = domains.host.map(GUEST, &got.refs, Access::ReadWrite).err().expect("read-only pages");
     assert_eq!((refused.index, refused.status), (Some(0), GrantStatus::PERMISSION_DENIED));
@@ -658,7 +662,7 @@ fn a_list_has_as_many_pages_as_it_needs() {
         let domains = TwoDomains::new();
         let (area, buffers) = domains.stage_some(Way::Staging(64), Access::ReadOnly, 0, n).unzip();
         assert_eq!(area.as_ref().map(|area| area.list_refs().len()), Some((n as usize).div_ceil(512)));
-        let chain = AnyPath::Staging(StagingPath::new(buffers.expect("staging buffers")));
+        let chain = AnyPath::Staging(StagingPath::new(buffers.expect("staging buffers")).expect("memory"));
         let mut g = domains.tx_model_by(chain.into(), area, 0, 1);
         let last = n as u16 - 1;
         [0, last / 2, last].into_iter().for_each(|id| fill(&g, id));
@@ -683,7 +687,7 @@ fn a_list_has_as_many_pages_as_it_needs() {
 fn an_rx_list_may_be_longer_than_its_ring() {
     let domains = TwoDomains::new();
     let (area, buffers) = domains.stage_some(Way::Staging(256), Access::ReadWrite, 0, 1200).unzip();
-    let chain = AnyPath::Staging(StagingPath::new(buffers.expect("staging buffers")));
+    let chain = AnyPath::Staging(StagingPath::new(buffers.expect("staging buffers")).expect("memory"));
     let mut g = domains.rx_model_by(chain.into(), area, u32::MAX - 100, RxAccepts::ALL);
     let (mut id, frame) = (0u32, |n: u32| (vec![n as u8 ^ (n >> 8) as u8; 60], Offload::default()));
     for round in 0..12 {

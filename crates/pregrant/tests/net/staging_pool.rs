@@ -280,7 +280,7 @@ fn ids_beyond_the_ring_are_one_frame_s_at_a_time() {
     let domains = TwoDomains::new();
     let way = Way::Staging(256);
     let (area, buffers) = domains.stage_some(way, Access::ReadOnly, 0, 5000).expect("staging");
-    let path = AnyPath::Staging(StagingPath::new(buffers));
+    let path = AnyPath::Staging(StagingPath::new(buffers).expect("memory"));
     let mut g = domains.tx_model_by(path.into(), Some(area), 0, 1);
     let area = g.area.as_ref().expect("staging");
     for id in [256u16, 4999] {
@@ -300,7 +300,7 @@ fn ids_beyond_the_ring_are_one_frame_s_at_a_time() {
     g.close();
 
     let (area, buffers) = domains.stage_some(way, Access::ReadWrite, 5000, 5000).expect("staging");
-    let path = AnyPath::Staging(StagingPath::new(buffers));
+    let path = AnyPath::Staging(StagingPath::new(buffers).expect("memory"));
     let mut g = domains.rx_model_by(path.into(), Some(area), 0, RxAccepts::ALL);
     for (k, id) in [256, 4999, 256, 5000, 4999, 32768, 257].into_iter().enumerate() {
         g.model.post(RxRequest { id, gref: g.refs[k].0 });

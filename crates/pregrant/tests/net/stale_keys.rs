@@ -10,6 +10,7 @@
 //! the same.
 #![cfg(not(miri))]
 
+use pregrant::PlatformError;
 use pregrant::net::back::{BackVif, VifConfig};
 use pregrant::net::features::{BackFeatures, memory_is_active, of_front_connection, unknown_to_netback};
 use pregrant::net::front::Granting;
@@ -40,6 +41,9 @@ impl KeySource for Kernel {
     }
     fn bad(&self, key: &str, value: &str, expected: &'static str) -> String {
         self.0.bad(key, value, expected)
+    }
+    fn refused(&self, why: PlatformError) -> String {
+        self.0.refused(why)
     }
 }
 

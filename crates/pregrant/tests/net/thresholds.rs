@@ -50,7 +50,8 @@ fn frames_of_at_most_that_length_are_copied_and_longer_ones_mapped() {
 fn frames_of_more_than_that_length_are_lent() {
     for (lend_from, lent) in [(128, 4), (129, 3), (1500, 2), (2048, 1), (4096, 0), (65535, 0)] {
         let domains = TwoDomains::new();
-        let chain = Chain::from(AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly)));
+        let chain =
+            Chain::from(AnyPath::Persistent(PersistentPath::new(256, Access::ReadOnly).expect("memory")));
         let mut g = domains.tx_model_by(chain, None, 0, 16);
         g.back.set_thresholds(set(Thresholds::USUAL.copy_below, lend_from));
         // The first time each page is seen, the second time it is mapped.

@@ -67,7 +67,7 @@ proptest! {
     fn xsa_155_197_tx_slots_are_read_once(slots in slots()) {
         let memory = Counting::<NetTx>::new(slots);
         let (mut ring, _) = BackRing::attach(&memory, None).expect("a fresh ring");
-        let (mut batch, mut arena) = (TxBatch::default(), Arena::new());
+        let (mut batch, mut arena) = (TxBatch::new().expect("memory"), Arena::new());
         loop {
             let taken = batch.take(&mut ring, &mut arena, AnyClaims::default());
             prop_assert!(memory.reads.borrow().iter().all(|n| *n <= 1), "a slot is read twice");
@@ -92,7 +92,7 @@ proptest! {
             let offload = if gso { Offload { gso_type: 1, gso_size: 1448, ..Offload::default() } } else { Offload::default() };
             let _ = arena.push(&vec![0; len], offload);
         }
-        let mut batch = RxBatch::default();
+        let mut batch = RxBatch::new().expect("memory");
         let (used, _) = batch.place(&mut ring, &arena.burst(), RxAccepts::ALL, &[]).expect("an honest index");
         prop_assert!(memory.reads.borrow().iter().all(|n| *n <= 1), "a slot is read twice");
         let read: u32 = memory.reads.borrow().iter().sum();

@@ -145,7 +145,7 @@ fn turn<P: Platform>(
     let queues = fb.own.borrow().get("multi-queue-num-queues").map_or(1, |n| n.parse().expect("a number"));
     for i in 0..queues {
         let accepts = u32::from(back.accepts).to_string();
-        back.bus.own.borrow_mut().insert(active_key(i, queues), accepts);
+        back.bus.own.borrow_mut().insert(active_key(i, queues).to_string(), accepts);
     }
     back.show(4);
     front.step(p, fb).expect("a map");

@@ -372,6 +372,9 @@ impl KeySource for Restless {
     fn bad(&self, key: &str, value: &str, expected: &'static str) -> String {
         self.bus.bad(key, value, expected)
     }
+    fn refused(&self, why: PlatformError) -> String {
+        self.bus.refused(why)
+    }
 }
 
 impl DeviceBus for Restless {

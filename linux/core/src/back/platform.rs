@@ -7,12 +7,12 @@
 use super::shim::{self, Copies, Map as MapAt};
 use crate::channel::Channel;
 use crate::shim::{Device, pk_now_ns};
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::ptr::NonNull;
 use core::time::Duration;
 use pregrant::burst_buffer::BurstBuffer;
+use pregrant::memory;
 use pregrant::platform::{
     Access, Clock, CopyOp, Events, GrantOps, GrantPool, GrantTable, InUse, LentCopies, LocalBytes, MapError,
     NoMemory, PeerMem, Platform, ReadySet,
@@ -215,13 +215,13 @@ unsafe impl PeerMem for Machine {
         Some(self)
     }
 
-    fn burst_buffer(&self, bytes: usize) -> BurstBuffer {
+    fn burst_buffer(&self, bytes: usize) -> Result<BurstBuffer, PlatformError> {
         // SAFETY: it waits for memory.
         let at = unsafe { shim::pk_burst(bytes) };
         match NonNull::new(at) {
             // SAFETY: zeroed memory of its own, which its owner frees.
-            Some(base) => unsafe { BurstBuffer::over(base, bytes, Box::new(BurstMemory(base))) },
-            None => BurstBuffer::lines(bytes),
+            Some(base) => Ok(unsafe { BurstBuffer::over(base, bytes, memory::boxed(BurstMemory(base))?) }),
+            None => Err(memory::NO_MEMORY),
         }
     }
 

@@ -15,13 +15,13 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use pregrant::PeerFault;
 use pregrant::burst_buffer::BurstBuffer;
 use pregrant::net::back::queue::QueueShare;
 use pregrant::net::back::{BackQueue, Polled};
 use pregrant::net::stats::LiveStats;
 use pregrant::platform::{Events, PeerMem, Platform};
 use pregrant::port::{ARENA_BYTES, Arena};
+use pregrant::{PeerFault, PlatformError};
 
 /// A queue that its poll has.
 pub struct Queue {
@@ -36,10 +36,9 @@ pub struct Queue {
     fault: Option<(&'static str, PeerFault)>,
 }
 
-// Not inlined: an arena is large, and lies on the stack before it is in its box.
 #[inline(never)]
-fn scratch(p: &Machine) -> Box<Arena> {
-    Box::new(Arena::over(p.peer().burst_buffer(ARENA_BYTES)))
+fn scratch(p: &Machine) -> Result<Box<Arena>, PlatformError> {
+    Arena::boxed(p.peer().burst_buffer(ARENA_BYTES)?)
 }
 
 /// The counters of a queue, which any thread may read.
@@ -54,12 +53,12 @@ impl Queue {
         device: Device,
         mut queue: NonNull<BackQueue<Machine>>,
         port: Port,
-    ) -> (Self, Counters) {
+    ) -> Result<(Self, Counters), PlatformError> {
         let p = Machine::new(device, false);
-        let scratch = scratch(&p);
+        let scratch = scratch(&p)?;
         // SAFETY: the caller's.
         let counters = Counters(Arc::clone(unsafe { queue.as_mut() }.share()));
-        (Self { p, queue, port: Skbs::new(port), scratch, own: None, fault: None }, counters)
+        Ok((Self { p, queue, port: Skbs::new(port), scratch, own: None, fault: None }, counters))
     }
 
     /// Its guest's fault: the ring, and how.

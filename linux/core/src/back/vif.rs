@@ -24,14 +24,14 @@ use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use pregrant::net::back::{BackQueue, BackStep, BackVif, Polled, PreviousState, VifConfig};
 use pregrant::net::features::BackFeatures;
-use pregrant::net::path::{PathConfig, PathName};
+use pregrant::net::path::PathConfig;
 use pregrant::platform::Clock;
 use pregrant::port::{FramePort, Steering};
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::back::{BackDevice, Drained, PageShare};
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::connect_error::ConnectError;
-use pregrant::{DomId, PeerFault};
+use pregrant::{DomId, PeerFault, PlatformError, memory};
 
 /// Results of `pregrant_back_step`: `enum pregrant_back_step`.
 const WAITS: u32 = 0;
@@ -81,10 +81,10 @@ fn config(queues: u32) -> VifConfig {
     VifConfig { features, paths, ..VifConfig::default() }
 }
 
-/// Makes the back of a vif of domain `of`, which offers so many queues.
+/// Makes the back of a vif of domain `of`, which offers so many queues. Null: there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_new(device: Device, of: u16, handle: u32, queues: u32) -> *mut Back {
-    Box::into_raw(Box::new(Back {
+    let back = memory::boxed(Back {
         p: Machine::new(device, true),
         bus: KernelBus(device),
         vif: vif(of, handle, queues),
@@ -96,7 +96,8 @@ pub extern "C" fn pregrant_back_new(device: Device, of: u16, handle: u32, queues
         why: log::Line::default(),
         handed_out: Vec::new(),
         polled: Vec::new(),
-    }))
+    });
+    back.map_or(core::ptr::null_mut(), Box::into_raw)
 }
 
 #[inline(never)]
@@ -170,18 +171,19 @@ pub extern "C" fn pregrant_back_say_connected(back: &mut Back) -> i32 {
     }
 }
 
-/// Hands out the queues, each to its poll. Returns how many.
+/// Hands out the queues, each to its poll. Returns how many. Below 0: there is no memory; then call
+/// pregrant_back_close.
 #[unsafe(no_mangle)]
-pub extern "C" fn pregrant_back_start_queues(back: &mut Back) -> u32 {
-    back.handed_out = back.vif.hand_out_queues();
-    let (device, first) = (back.p.device, NonNull::from(&mut back.handed_out[..]).cast());
-    for k in 0..back.handed_out.len() {
-        // SAFETY: one of the list, which stays as it is until `pregrant_back_stop_queues`. There is
-        // a queue of the interface for each that is offered.
-        let (queue, counters) = unsafe { Queue::new(device, first.add(k), shim::pk_port(device, k as u32)) };
-        back.polled.push((Box::into_raw(Box::new(queue)), Box::into_raw(Box::new(counters))));
+pub extern "C" fn pregrant_back_start_queues(back: &mut Back) -> i32 {
+    match back.start_queues() {
+        Ok(()) => back.polled.len() as i32,
+        Err(e) => {
+            // SAFETY: no one has one yet.
+            unsafe { pregrant_back_stop_queues(back) };
+            back.failed(&e);
+            -e.code
+        }
     }
-    back.polled.len() as u32
 }
 
 /// A queue that is handed out. Null: there is none.
@@ -277,7 +279,8 @@ pub extern "C" fn pregrant_back_settle(back: &mut Back, is_last: bool) -> i32 {
 /// there is room.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_leave(back: &mut Back) {
-    let mut ports = back.ports();
+    // Without memory for them, what waits for the guest is lost.
+    let mut ports = back.ports().unwrap_or_default();
     // Where the state cannot be written the directory is gone.
     let _ = back.renew(true);
     let Drained { delivered, lost } = back.vif.detach(&back.p, &mut ports[..]);
@@ -289,7 +292,8 @@ pub extern "C" fn pregrant_back_leave(back: &mut Back) {
 /// states 5 and 6 are written.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_end(back: &mut Back) {
-    let mut ports = back.ports();
+    // Without memory for them, what waits for the guest is lost.
+    let mut ports = back.ports().unwrap_or_default();
     let Back { p, bus, vif, .. } = back;
     if vif.end(p, bus, &mut ports[..]).is_ok() {
         let _ = vif.step(p, bus, &mut |_, _| None);
@@ -325,11 +329,13 @@ pub extern "C" fn pregrant_back_is_steered(back: &mut Back) -> bool {
     core::mem::replace(&mut back.steered, steered) != steered
 }
 
-/// What chooses queues from now on, to be freed by pregrant_back_steer_free. Null: the stack does.
+/// What chooses queues from now on, to be freed by pregrant_back_steer_free. Null: the stack
+/// does, as where there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_steering(back: &Back) -> *mut Steer {
     let by = back.vif.steering().1;
-    by.map_or(core::ptr::null_mut(), |by| Box::into_raw(Box::new(Steer(by))))
+    let by = by.and_then(|by| memory::boxed(Steer(by)).ok());
+    by.map_or(core::ptr::null_mut(), Box::into_raw)
 }
 
 /// The queue of a frame for the guest.
@@ -362,11 +368,10 @@ pub extern "C" fn pregrant_back_nr_queues(back: &Back) -> u32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn pregrant_back_paths(back: &Back, to: &mut MaybeUninit<Words>) {
     let mut line = log::Line::default();
-    let first = |dir| match back.vif.nr_queues() {
-        0 => "none",
-        _ => back.vif.chain(0, dir).first().copied().unwrap_or(PathName::Copy.name()),
+    let (tx, rx) = match back.vif.nr_queues() {
+        0 => ("none", "none"),
+        _ => back.vif.path_names(0),
     };
-    let (tx, rx) = (first(0), first(1));
     let _ = if tx == rx { write!(line, "{tx}") } else { write!(line, "tx {tx} rx {rx}") };
     let mut words = [0; ROOM];
     words.iter_mut().zip(line.text().bytes().take(ROOM - 1)).for_each(|(to, from)| *to = from);
@@ -416,6 +421,22 @@ pub unsafe extern "C" fn pregrant_back_free(back: *mut Back) {
 }
 
 impl Back {
+    #[inline(never)]
+    fn start_queues(&mut self) -> Result<(), PlatformError> {
+        self.handed_out = self.vif.hand_out_queues();
+        let (device, first) = (self.p.device, NonNull::from(&mut self.handed_out[..]).cast());
+        for k in 0..self.handed_out.len() {
+            // SAFETY: one of the list, which stays as it is until `pregrant_back_stop_queues`.
+            // There is a queue of the interface for each that is offered.
+            let new = unsafe { Queue::new(device, first.add(k), shim::pk_port(device, k as u32)) };
+            let (queue, counters) = new?;
+            memory::grow(&mut self.polled, 1)?;
+            let (queue, counters) = (memory::boxed(queue)?, memory::boxed(counters)?);
+            memory::push(&mut self.polled, (Box::into_raw(queue), Box::into_raw(counters)))?;
+        }
+        Ok(())
+    }
+
     fn step(&mut self) -> Result<BackStep, ConnectError<BusError>> {
         if !self.has_inherited {
             let taken = self.take_up();
@@ -449,7 +470,7 @@ impl Back {
             return Ok(false);
         }
         if vif.nr_queues() > *most_queues as usize {
-            return Err(ConnectError::Lost("it has more queues than the interface".into()));
+            return Err(ConnectError::Lost(memory::text("it has more queues than the interface")?));
         }
         if vif.ctrl_channel().is_some() {
             // For what its front has asked on the control ring, of which there is no record.
@@ -477,14 +498,15 @@ impl Back {
 
     /// The remote side of each queue.
     #[inline(never)]
-    fn ports(&self) -> Vec<Box<dyn FramePort>> {
+    fn ports(&self) -> Result<Vec<Box<dyn FramePort>>, PlatformError> {
         let device = self.p.device;
-        let ports = (0..self.vif.nr_queues() as u32).map(|k| {
-            // SAFETY: as in `pregrant_back_start_queues`.
+        let mut ports = Vec::new();
+        for k in 0..self.vif.nr_queues() as u32 {
+            // SAFETY: as in `start_queues`.
             let port = Skbs::new(unsafe { shim::pk_port(device, k) });
-            Box::new(port) as Box<dyn FramePort>
-        });
-        ports.collect()
+            memory::push(&mut ports, memory::boxed(port)? as Box<dyn FramePort>)?;
+        }
+        Ok(ports)
     }
 
     #[cold]

@@ -5,6 +5,7 @@ use crate::shim;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
+use pregrant::PlatformError;
 use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::key_source::{KeySource, Pairs};
@@ -49,6 +50,9 @@ impl KeySource for MapBus {
     }
     fn bad(&self, _: &str, _: &str, expected: &'static str) -> &'static str {
         expected
+    }
+    fn refused(&self, why: PlatformError) -> &'static str {
+        why.op
     }
 }
 

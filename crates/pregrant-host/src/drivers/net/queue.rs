@@ -27,7 +27,7 @@ pub(super) struct VifQueue<P: Platform> {
 /// Returns the front's key `{dir}-{what}` of queue `i` of `n`, relative to the front's directory.
 /// The control ring, `ctrl`, belongs to no queue.
 pub(super) fn front_key(i: usize, n: usize, dir: &str, what: &str) -> String {
-    let at = if dir == "ctrl" { String::new() } else { queue_prefix(i, n) };
+    let at = if dir == "ctrl" { queue_prefix(0, 1) } else { queue_prefix(i, n) };
     format!("{at}{dir}-{what}")
 }
 

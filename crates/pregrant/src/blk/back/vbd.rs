@@ -29,6 +29,7 @@ use crate::platform::{Access, Events, PeerMem, Platform};
 use crate::ring::RedoWords;
 use crate::units::DomId;
 use crate::wire::blkif::Abi;
+use crate::xenbus::KeyName;
 use crate::xenbus::back::{
     Back, BackDevice, Begin, Changed, ClassRules, Connect, Connection, Drained, KeptMemory, PageShare,
     PageUse,
@@ -492,7 +493,7 @@ impl<P: Platform> Vbd<P> {
         let mut queues = Vec::with_capacity(n);
         for (i, keys) in front.queues.iter().enumerate() {
             let disk = self.image.queue().map_err(|e| not_there(begin, format!("{e}")))?;
-            let path = AnyPath::new(path, self.config.persistent_pages);
+            let path = AnyPath::new(path, self.config.persistent_pages)?;
             let (ring_key, ring_pages) = (keys.ring_key((i, n), 0), keys.ring.len());
             let record = kept("image", KEPT_IMAGE_BYTES).and_then(KeptImage::new);
             let flush_fault = FlushFault::new(Arc::clone(&self.flush_failed), record);
@@ -530,7 +531,7 @@ impl<P: Platform> Vbd<P> {
         let map = p.peer().map(of, refs, Access::ReadWrite).map_err(|error| {
             let k = error.index.filter(|&k| k < refs.len()).unwrap_or(0);
             let key = keys.ring_key((i, n), k);
-            ConnectError::Map { key, of, gref: refs[k], error }
+            ConnectError::Map { key: KeyName::of(key), of, gref: refs[k], error }
         })?;
         let port = keys.channel;
         let chan = p.events().bind(of, port).map_err(|error| {

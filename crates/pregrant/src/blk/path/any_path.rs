@@ -6,6 +6,7 @@ use super::map::back::MapPath;
 use super::path_name::PathName;
 use super::persistent::back::PersistentPath;
 use crate::blk::disk::IoMemory;
+use crate::error::PlatformError;
 use crate::platform::Platform;
 use crate::units::DomId;
 
@@ -36,12 +37,12 @@ fn name<P: Platform, B: BackPath<P>>(_: &B) -> PathName {
 
 impl<P: Platform> AnyPath<P> {
     /// Creates the path `name`. `limit` is the most pages that it keeps mapped, if it keeps any.
-    pub fn new(name: PathName, limit: usize) -> Self {
-        match name {
+    pub fn new(name: PathName, limit: usize) -> Result<Self, PlatformError> {
+        Ok(match name {
             PathName::Copy => Self::Copy(CopyPath::default()),
             PathName::Map => Self::Map(MapPath::default()),
-            PathName::Persistent => Self::Persistent(PersistentPath::new(limit)),
-        }
+            PathName::Persistent => Self::Persistent(PersistentPath::new(limit)?),
+        })
     }
 
     /// See [`BackPath::NAME`].

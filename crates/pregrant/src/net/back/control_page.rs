@@ -20,6 +20,9 @@
 use super::hash::{HashSettings, MAPPING_MAX};
 use super::multicast::MulticastList;
 use crate::array;
+use crate::bounded::Bounded;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::headers::MacAddr;
 use crate::net::path::{GREF_QUEUES_MAX as QUEUES_MAX, GREF_UNANSWERED_MAX as UNANSWERED_MAX};
 use crate::net::toeplitz::KEY_MAX;
@@ -31,7 +34,6 @@ use crate::shm::SharedBytes;
 use crate::wire::netif::MCAST_LIST_MAX;
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlResponse, CtrlStatus};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of a control page's memory.
@@ -72,29 +74,37 @@ pub struct ControlPage {
 }
 
 /// The state of gref mappings that is kept besides the tables themselves.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub struct KeptGrefs {
     /// For each queue, the version of its table that is valid.
-    pub versions: Box<[u32; QUEUES_MAX]>,
-    /// Requests that were taken and not answered.
-    pub taken: Vec<CtrlRequest>,
+    pub versions: [u32; QUEUES_MAX],
+    /// Requests that were taken and not answered. There is room for them once a connection
+    /// [begins](KeptGrefs::make_room).
+    pub taken: Bounded<CtrlRequest>,
 }
 
 impl KeptGrefs {
-    /// Replaces the list of requests. The one before is in `taken` then, to be freed.
-    pub fn take(&mut self, taken: &mut Vec<CtrlRequest>) {
-        core::mem::swap(&mut self.taken, taken);
+    /// Takes memory for requests, of which there are none then.
+    pub fn make_room(&mut self) -> Result<(), PlatformError> {
+        self.taken = Bounded::new(UNANSWERED_MAX)?;
+        Ok(())
+    }
+
+    /// Replaces the list of requests.
+    pub fn take<'a>(&mut self, taken: impl Iterator<Item = &'a CtrlRequest>) {
+        self.taken.clear();
+        taken.take(UNANSWERED_MAX).for_each(|request| self.taken.put(*request));
     }
 }
 
 impl Default for KeptGrefs {
     fn default() -> Self {
-        Self { versions: array::filled(0), taken: Vec::new() }
+        Self { versions: [0; QUEUES_MAX], taken: Bounded::without_room() }
     }
 }
 
 /// The content of a control page.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug, Default)]
 pub struct Kept {
     /// The multicast frames that the guest wants.
     pub multicast: MulticastList,
@@ -138,7 +148,7 @@ impl ControlPage {
     }
 
     /// The newest complete state. None: there is none that can be read.
-    pub fn load(&mut self) -> Option<Kept> {
+    pub fn load(&mut self) -> Option<Box<Kept>> {
         let sequences = [0, 1].map(|copy| self.read(copy).then(|| self.words[SEQUENCE]));
         let copy = match sequences {
             [Some(first), Some(second)] if (second.wrapping_sub(first) as i32) > 0 => 1,
@@ -235,8 +245,9 @@ fn encode(
 
 /// Decodes a state. None: it contains a value that this version does not know.
 #[inline(never)]
-fn decode(words: &Words) -> Option<Kept> {
-    let mut hash = HashSettings::default();
+fn decode(words: &Words) -> Option<Box<Kept>> {
+    let mut kept = memory::boxed(Kept::default()).ok()?;
+    let Kept { multicast, hash, last, grefs } = &mut *kept;
     let ok = |status| (status == CtrlStatus::Success).then_some(());
     // Flags can only be set while there is an algorithm, and stay when there is none.
     ok(hash.set_algorithm(crate::wire::netif_ctrl::HASH_ALGORITHM_TOEPLITZ))?;
@@ -258,17 +269,17 @@ fn decode(words: &Words) -> Option<Kept> {
         return None;
     }
     let taken = words[TAKEN..].as_chunks().0.iter().take(nr_taken);
-    let taken = taken.map(|words| CtrlRequest::from_words(*words)).collect();
-    let mut versions = array::filled::<_, QUEUES_MAX>(0);
-    versions.copy_from_slice(&words[VERSIONS..NR_TAKEN]);
-    let macs = words[MACS..].chunks_exact(2).take(nr).map(|w| {
-        let ([a, b, c, d], [e, f, ..]) = (w[0].to_le_bytes(), w[1].to_le_bytes());
+    grefs.make_room().ok()?;
+    taken.for_each(|words| grefs.taken.put(CtrlRequest::from_words(*words)));
+    grefs.versions.copy_from_slice(&words[VERSIONS..NR_TAKEN]);
+    let macs = words[MACS..].as_chunks().0.iter().take(nr).map(|[first, second]| {
+        let ([a, b, c, d], [e, f, ..]) = (first.to_le_bytes(), second.to_le_bytes());
         MacAddr([a, b, c, d, e, f])
     });
-    let multicast = MulticastList::of(macs, words[WHOLE] != 0);
+    multicast.fill(macs, words[WHOLE] != 0);
     let answer = NetCtrl::rsp_from_words([words[LAST + 1], words[LAST + 2], words[LAST + 3]]);
-    let grefs = KeptGrefs { versions, taken };
-    Some(Kept { multicast, hash, last: (words[LAST], answer), grefs })
+    *last = (words[LAST], answer);
+    Some(kept)
 }
 
 #[cfg(test)]
@@ -298,8 +309,8 @@ mod tests {
         let answer = CtrlResponse { id: n as u16, msg_type: 4, status: 2, data: n };
         let request = |k| CtrlRequest { id: k as u16, msg_type: 10, data: [k, n, k * n] };
         let grefs = KeptGrefs {
-            versions: Box::new(core::array::from_fn(|q| n.wrapping_mul(q as u32 + 3))),
-            taken: (0..n % 33).map(request).collect(),
+            versions: core::array::from_fn(|q| n.wrapping_mul(q as u32 + 3)),
+            taken: Bounded::of((0..n as usize % 33).map(|k| request(k as u32))).expect("memory"),
         };
         Kept { multicast, hash, last: (n, answer), grefs }
     }
@@ -316,14 +327,14 @@ mod tests {
         let mut writer = page();
         for n in [0, 1, 127, 64, 300, 2].into_iter().take(if cfg!(miri) { 2 } else { 6 }) {
             store(&mut writer, &state(n));
-            assert_eq!(page().load().as_ref(), Some(&state(n)), "{n}");
+            assert_eq!(page().load().as_deref(), Some(&state(n)), "{n}");
             // A successor continues from there.
             writer = page();
             assert!(writer.load().is_some());
         }
         let none = Kept { multicast: MulticastList::lost(), ..state(5) };
         store(&mut writer, &none);
-        assert_eq!(page().load(), Some(none));
+        assert_eq!(page().load().as_deref(), Some(&none));
     }
 
     /// A crash after each single store of a change leaves the old state or the new one, and the new
@@ -343,11 +354,11 @@ mod tests {
             let order = (0..WORDS).filter(|i| *i != CHECKSUM).chain([CHECKSUM]);
             for (done, i) in order.enumerate() {
                 if done.is_multiple_of(EVERY) {
-                    assert_eq!(page().load(), Some(state(old)), "{done} words were written");
+                    assert_eq!(page().load().as_deref(), Some(&state(old)), "{done} words were written");
                 }
                 assert!(memory.store_u32(writer.next * COPY_BYTES + i * 4, words[i]));
             }
-            assert_eq!(page().load(), Some(state(new)));
+            assert_eq!(page().load().as_deref(), Some(&state(new)));
             // The order above is that of `store`.
             let by_hand = Pages::new(1);
             let mut other = ControlPage {

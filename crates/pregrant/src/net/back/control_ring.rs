@@ -114,8 +114,7 @@ impl<P: Platform> CtrlRing<P> {
                         self.rsp_prod().wrapping_add(1),
                     ),
                     None => {
-                        let mut taken = grefs.unanswered().copied().collect();
-                        control.lock().grefs.take(&mut taken);
+                        control.lock().grefs.take(grefs.unanswered());
                         self.answer_due(p, of, control, grefs);
                         continue;
                     }
@@ -130,12 +129,13 @@ impl<P: Platform> CtrlRing<P> {
     /// Answers requests that were taken earlier and are done.
     fn answer_due(&mut self, p: &P, of: DomId, control: &SharedControl, grefs: &mut GrefRequests<P>) {
         while let Some(due) = grefs.due(p, of) {
-            let mut taken = grefs.unanswered().copied().collect();
             let mut control = control.lock();
-            if let Some((queue, version)) = due.changed {
-                control.grefs.versions[queue] = version;
+            if let Some((queue, version)) = due.changed
+                && let Some(of_queue) = control.grefs.versions.get_mut(queue)
+            {
+                *of_queue = version;
             }
-            control.grefs.take(&mut taken);
+            control.grefs.take(grefs.unanswered());
             let response = CtrlResponse::to(&due.request, due.status, due.data);
             let answer = control.answer_with(response, self.rsp_prod().wrapping_add(1));
             drop(control);
@@ -146,8 +146,7 @@ impl<P: Platform> CtrlRing<P> {
     /// Answers requests that a predecessor took, if this back has no tables of mapped pages.
     pub fn refuse(&mut self, p: &P, of: DomId, control: &SharedControl, taken: &[CtrlRequest]) {
         for (k, request) in taken.iter().enumerate().take(self.ring.unanswered() as usize) {
-            let mut later = taken[k + 1..].to_vec();
-            control.lock().grefs.take(&mut later);
+            control.lock().grefs.take(taken.iter().skip(k + 1));
             let answer = control.answer(p, of, request, self.rsp_prod().wrapping_add(1));
             self.publish(p, answer);
         }

@@ -20,7 +20,9 @@ use super::credit::Credit;
 use super::guest_settings::GuestSettings;
 use super::hash::{HashSettings, HashSteering, MAPPING_MAX};
 use super::multicast::MulticastList;
+use crate::error::PlatformError;
 use crate::net::batch::tx::MulticastAsk;
+use crate::net::path::GREF_QUEUES_MAX as QUEUES_MAX;
 use crate::net::toeplitz::KEY_MAX;
 use crate::platform::{CopyOp, LocalBytes, PeerMem, Platform};
 use crate::port::Steering;
@@ -115,17 +117,20 @@ impl Control {
     /// the list for either case. `rsp_prod` is the control ring's. The content of the page is
     /// overwritten.
     #[inline(never)]
-    pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) {
+    pub fn begin(&mut self, rsp_prod: u32, multicast: MulticastList) -> Result<(), PlatformError> {
+        self.hash.clear();
+        self.hash.make_room()?;
         // Otherwise a former connection's copy could be the newer one.
         if let Some(page) = &mut self.page {
             page.clear();
         }
         self.multicast = multicast;
-        self.hash = HashSettings::default();
-        self.grefs = KeptGrefs::default();
+        self.grefs.versions = [0; QUEUES_MAX];
+        self.grefs.make_room()?;
         self.last = (rsp_prod, CtrlResponse::default());
         self.steer(&mut None);
         self.save();
+        Ok(())
     }
 
     /// Forgets what was kept, which is of a time before the last back.
@@ -148,10 +153,14 @@ impl Control {
     /// that answer. None: nothing was kept; call [`begin`](Self::begin) instead.
     #[inline(never)]
     pub fn resume(&mut self) -> Option<(u32, CtrlResponse)> {
-        let kept = self.page.as_mut().and_then(ControlPage::load)?;
-        (self.multicast, self.hash, self.last, self.grefs) =
-            (kept.multicast, kept.hash, kept.last, kept.grefs);
-        self.steer(&mut self.may_steer().then(Arc::default));
+        let mut kept = self.page.as_mut().and_then(ControlPage::load)?;
+        mem::swap(&mut self.multicast, &mut kept.multicast);
+        mem::swap(&mut self.hash, &mut kept.hash);
+        mem::swap(&mut self.grefs, &mut kept.grefs);
+        self.last = kept.last;
+        // Without memory for it ports choose the queue, as without the guest's settings.
+        let steering = self.may_steer().then(HashSteering::new).and_then(Result::ok);
+        self.steer(&mut steering.map(Arc::new));
         Some(self.last)
     }
 
@@ -287,7 +296,9 @@ impl Asked {
             let bytes = page.bytes.get_mut(..len).ok_or(CtrlStatus::BufferOverflow)?;
             if read_page(p, of, gref, bytes) { Ok(page) } else { Err(CtrlStatus::InvalidParameter) }
         });
-        let steering = (may_steer && page.is_ok()).then(Arc::default);
+        let steering = (may_steer && page.is_ok()).then(HashSteering::new).transpose();
+        let page = if steering.is_ok() { page } else { Err(CtrlStatus::BufferOverflow) };
+        let steering = steering.ok().flatten().map(Arc::new);
         Self { request: *request, page, steering, replaced: None }
     }
 }
@@ -319,7 +330,7 @@ mod tests {
     fn hashing(queues: usize) -> Control {
         let mut control = Control::default();
         control.set_queues(queues);
-        control.begin(0, MulticastList::default());
+        assert_eq!(control.begin(0, MulticastList::default()), Ok(()));
         assert_eq!(control.hash_mut().set_algorithm(1), CtrlStatus::Success);
         control
     }

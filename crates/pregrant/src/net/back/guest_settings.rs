@@ -14,9 +14,12 @@
 
 use super::hash::HashSettings;
 use super::multicast::MulticastList;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::batch::FrameHash;
 use crate::net::headers::addresses;
 use crate::port::{Arena, BURST_FRAMES, Steering};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 /// The hashes of a burst's frames, by frame.
@@ -34,6 +37,13 @@ pub struct GuestSettings {
 }
 
 impl GuestSettings {
+    /// Settings with memory for all that a guest may set.
+    pub fn new() -> Result<Box<Self>, PlatformError> {
+        let mut settings = memory::boxed(Self::default())?;
+        settings.hash.make_room()?;
+        Ok(settings)
+    }
+
     /// The multicast frames that the guest wants.
     pub fn multicast(&self) -> &MulticastList {
         &self.multicast

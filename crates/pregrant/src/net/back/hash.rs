@@ -11,7 +11,7 @@
 //! exist; key and table have fixed sizes. The frames are other guests' data: one whose headers
 //! cannot be parsed has no hash.
 
-use crate::array;
+use crate::error::PlatformError;
 use crate::net::batch::FrameHash;
 use crate::net::headers::{IpHeaders, IpVersion, PROTOCOL_TCP};
 use crate::net::toeplitz::{KEY_MAX, Toeplitz};
@@ -20,7 +20,6 @@ use crate::wire::netif_ctrl::{
     self, CtrlStatus, HASH_ALGORITHM_NONE, HASH_TYPE_ALL, HASH_TYPE_IPV4, HASH_TYPE_IPV4_TCP, HASH_TYPE_IPV6,
     HASH_TYPE_IPV6_TCP,
 };
-use alloc::boxed::Box;
 
 /// Largest number of entries of the table from hash to queue, as in Linux.
 pub const MAPPING_MAX: usize = 128;
@@ -33,7 +32,7 @@ pub struct HashSettings {
     key: [u8; KEY_MAX],
     /// The precomputed key.
     ready: Toeplitz,
-    mapping: Box<[u16; MAPPING_MAX]>,
+    mapping: [u16; MAPPING_MAX],
     /// Number of the table's entries that are used; 0: the queue is the hash modulo the number of
     /// queues.
     size: usize,
@@ -41,18 +40,29 @@ pub struct HashSettings {
 
 impl Default for HashSettings {
     fn default() -> Self {
-        let (ready, mapping) = (Toeplitz::default(), array::filled(0));
-        Self { toeplitz: false, flags: 0, key: [0; KEY_MAX], ready, mapping, size: 0 }
+        let (key, ready, mapping) = ([0; KEY_MAX], Toeplitz::default(), [0; MAPPING_MAX]);
+        Self { toeplitz: false, flags: 0, key, ready, mapping, size: 0 }
     }
 }
 
 impl HashSettings {
+    /// Takes memory for a key, if there is none yet. Otherwise the first key that is set takes it,
+    /// and what [becomes equal](Self::copy_from) to settings with a key has none.
+    pub fn make_room(&mut self) -> Result<(), PlatformError> {
+        self.ready.make_room()
+    }
+
     /// Becomes equal to `from`, in the memory that it has.
     pub fn copy_from(&mut self, from: &Self) {
         let Self { toeplitz, flags, key, ready, mapping, size } = from;
         (self.toeplitz, self.flags, self.key, self.size) = (*toeplitz, *flags, *key, *size);
         self.ready.copy_from(ready);
-        self.mapping.copy_from_slice(&mapping[..]);
+        self.mapping = *mapping;
+    }
+
+    /// Becomes as it was before the guest set anything; the memory stays.
+    pub fn clear(&mut self) {
+        self.copy_from(&Self::default());
     }
 
     /// Whether frames get a hash.
@@ -111,8 +121,11 @@ impl HashSettings {
         if key.len() > KEY_MAX {
             return CtrlStatus::BufferOverflow;
         }
+        if self.make_room().is_err() {
+            return CtrlStatus::BufferOverflow;
+        }
         self.key = [0; KEY_MAX];
-        self.key[..key.len()].copy_from_slice(key);
+        self.key.iter_mut().zip(key).for_each(|(to, from)| *to = *from);
         self.ready.set(&self.key);
         CtrlStatus::Success
     }
@@ -149,7 +162,7 @@ impl HashSettings {
         if entries.iter().any(|&queue| queue as usize >= queues) {
             return CtrlStatus::InvalidParameter;
         }
-        for (to, &queue) in self.mapping[first as usize..].iter_mut().zip(entries) {
+        for (to, &queue) in self.mapping.iter_mut().skip(first as usize).zip(entries) {
             *to = queue as u16; // a vif has fewer queues than that
         }
         CtrlStatus::Success
@@ -195,6 +208,15 @@ pub struct HashSteering {
     pub settings: HashSettings,
     /// The number of queues.
     pub queues: usize,
+}
+
+impl HashSteering {
+    /// A steering with memory for the settings that it will get.
+    pub fn new() -> Result<Self, PlatformError> {
+        let mut steering = Self::default();
+        steering.settings.make_room()?;
+        Ok(steering)
+    }
 }
 
 impl Steering for HashSteering {

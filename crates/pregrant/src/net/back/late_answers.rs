@@ -7,6 +7,7 @@
 //! They are bounded by the ring, since an unanswered request keeps its slot.
 
 use crate::bounded::{Bounded, BoundedQueue};
+use crate::error::PlatformError;
 use crate::net::batch::TxBatch;
 use crate::port::Token;
 use crate::wire::netif::TxResponse;
@@ -36,9 +37,9 @@ pub struct LateAnswers {
 
 impl LateAnswers {
     /// Creates an empty list for a ring of `size` slots.
-    pub fn new(size: u32) -> Self {
+    pub fn new(size: u32) -> Result<Self, PlatformError> {
         let n = size as usize;
-        Self { rsps: BoundedQueue::new(n), frames: BoundedQueue::new(n), given: 0 }
+        Ok(Self { rsps: BoundedQueue::new(n)?, frames: BoundedQueue::new(n)?, given: 0 })
     }
 
     /// True if no frame waits.
@@ -119,7 +120,7 @@ mod tests {
     /// Creates a batch of frames with these numbers of answers. The ids of its requests count from
     /// `first_id`, which is also the serial number of the batch.
     fn batch(first_id: u16, nr_rsps: &[u16], held: Todo) -> TxBatch {
-        let mut batch = TxBatch::default();
+        let mut batch = TxBatch::new().expect("memory");
         (batch.held, batch.nr_frames, batch.serial) = (held, nr_rsps.len(), first_id.into());
         let mut at = 0;
         for (frame, &n) in batch.frames.iter_mut().zip(nr_rsps) {
@@ -129,7 +130,7 @@ mod tests {
         for (k, rsp) in batch.rsps[..at as usize].iter_mut().enumerate() {
             rsp.id = first_id + k as u16;
         }
-        batch
+        *batch
     }
 
     /// The tokens of frames, each given by the serial number of its batch and its index there.
@@ -138,7 +139,7 @@ mod tests {
     }
 
     fn ids(late: &mut LateAnswers, most: usize) -> Vec<u16> {
-        let mut out = Bounded::new(4096);
+        let mut out = Bounded::new(4096).expect("memory");
         late.take(most, &mut out);
         out.iter().map(|r| r.id).collect()
     }
@@ -147,7 +148,7 @@ mod tests {
     /// too.
     #[test]
     fn what_is_done_early_waits_for_what_came_before() {
-        let mut late = LateAnswers::new(256);
+        let mut late = LateAnswers::new(256).expect("memory");
         late.push(&batch(0, &[1, 2, 1, 1], 0b0101)); // held: ids 0 and 3
         late.push(&batch(10, &[1, 1], 0b10)); // held: id 11
         late.release(&tokens(&[(10, 1), (0, 2)]));
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn frames_at_the_head_do_not_wait() {
-        let mut late = LateAnswers::new(256);
+        let mut late = LateAnswers::new(256).expect("memory");
         late.push(&batch(0, &[1, 3, 1], 0b100));
         assert_eq!(ids(&mut late, 256), [0, 1, 2, 3]);
         assert!(!late.is_empty());
@@ -171,8 +172,8 @@ mod tests {
     /// until they are answered.
     #[test]
     fn what_the_port_had_is_counted_until_it_is_answered() {
-        let mut late = LateAnswers::new(256);
-        let mut out = Bounded::new(256);
+        let mut late = LateAnswers::new(256).expect("memory");
+        let mut out = Bounded::new(256).expect("memory");
         let mut first = batch(0, &[1, 1, 1, 1], 0b0100); // held: id 2
         (first.failed, first.no_frame) = (0b0001, 0b1000);
         late.push(&first);
@@ -185,7 +186,7 @@ mod tests {
     /// Each publication ends with a whole frame, however little fits.
     #[test]
     fn only_whole_frames_are_taken() {
-        let mut late = LateAnswers::new(256);
+        let mut late = LateAnswers::new(256).expect("memory");
         late.push(&batch(0, &[2, 2, 3], 0));
         assert_eq!(ids(&mut late, 3), [0, 1]);
         assert_eq!(ids(&mut late, 1), [0u16; 0]);
@@ -200,7 +201,7 @@ mod tests {
             before_wrap in 0u64..6,
             acts in prop::collection::vec((any::<bool>(), any::<u64>(), any::<u64>()), 1..20),
         ) {
-            let mut late = LateAnswers::new(4096);
+            let mut late = LateAnswers::new(4096).expect("memory");
             let mut model: Vec<(Token, bool, u16)> = vec![];
             let mut serial = (u64::MAX >> 6) - before_wrap;
             let (mut first_id, mut done) = (0, vec![]);

@@ -9,17 +9,15 @@
 //! a guest may do: add any address; it has at most 64, and gets no multicast frame for an address
 //! that it did not add.
 
-use crate::array;
 use crate::net::batch::tx::MulticastAsk;
 use crate::net::headers::MacAddr;
 use crate::wire::netif::MCAST_LIST_MAX;
-use alloc::boxed::Box;
 use core::mem;
 
 /// The addresses that a guest added, and whether they are used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MulticastList {
-    addresses: Box<[MacAddr; MCAST_LIST_MAX]>,
+    addresses: [MacAddr; MCAST_LIST_MAX],
     len: usize,
     /// The guest has set `request-multicast-control`.
     requested: bool,
@@ -30,7 +28,7 @@ pub struct MulticastList {
 
 impl Default for MulticastList {
     fn default() -> Self {
-        Self { addresses: array::filled(MacAddr([0; 6])), len: 0, requested: false, whole: true }
+        Self { addresses: [MacAddr([0; 6]); MCAST_LIST_MAX], len: 0, requested: false, whole: true }
     }
 }
 
@@ -42,17 +40,23 @@ impl MulticastList {
 
     /// A list with as many of these addresses as fit.
     pub fn of(addresses: impl Iterator<Item = MacAddr>, whole: bool) -> Self {
-        let mut list = Self { whole, ..Self::default() };
-        for mac in addresses {
-            let _ = list.apply(MulticastAsk::Add(mac));
-        }
+        let mut list = Self::default();
+        list.fill(addresses, whole);
         list
+    }
+
+    /// Adds as many of these addresses as fit.
+    pub fn fill(&mut self, addresses: impl Iterator<Item = MacAddr>, whole: bool) {
+        self.whole = whole;
+        for mac in addresses {
+            let _ = self.apply(MulticastAsk::Add(mac));
+        }
     }
 
     /// Becomes equal to `from`, in the memory that it has.
     pub fn copy_from(&mut self, from: &Self) {
         let Self { addresses, len, requested, whole } = from;
-        self.addresses.copy_from_slice(&addresses[..]);
+        self.addresses = *addresses;
         (self.len, self.requested, self.whole) = (*len, *requested, *whole);
     }
 

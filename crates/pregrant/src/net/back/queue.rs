@@ -163,12 +163,12 @@ impl<P: Platform> BackQueue<P> {
         (tx_chan, rx_chan): (Chan<P>, Option<Chan<P>>),
         control: Arc<SharedControl>,
         pages: usize,
-    ) -> Self {
+    ) -> Result<Self, PlatformError> {
         const { goes_to_another_thread::<Self>() };
         let share = Arc::new(QueueShare {
             tx: tx.live_stats(),
             rx: rx.live_stats(),
-            chains: [tx.chain().names(), rx.chain().names()],
+            chains: [tx.chain().names()?, rx.chain().names()?],
             needed_pages: pages,
             keeps: [tx.chain().pages().is_some(), rx.chain().pages().is_some()],
             kept: Default::default(),
@@ -178,7 +178,7 @@ impl<P: Platform> BackQueue<P> {
             headroom: AtomicU16::new(0),
             allowed: [const { AtomicUsize::new(0) }; 2],
         });
-        Self {
+        Ok(Self {
             of,
             tx,
             rx,
@@ -191,7 +191,7 @@ impl<P: Platform> BackQueue<P> {
             waits_until: None,
             asks_at: None,
             unmasked_at: None,
-        }
+        })
     }
 
     /// The state that the queue shares with its vif's owner.

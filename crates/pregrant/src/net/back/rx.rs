@@ -16,8 +16,9 @@ use super::guest_settings::{GuestSettings, Hashes};
 use super::shared_control::SharedControl;
 use super::stall::{Link, Patience, QueueState, Stall};
 use super::tx::PeerRing;
-use crate::array;
 use crate::error::PeerFault;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::batch::{RxBatch, Todo, bits};
 use crate::net::features::RxAccepts;
 use crate::net::one_slot::OneSlot;
@@ -77,7 +78,7 @@ impl<P: Platform> RxQueue<P> {
         ring: BackRing<NetRx, PeerRing<NetRx, P>>,
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
-    ) -> Self {
+    ) -> Result<Self, PlatformError> {
         Self::with_arena(ring, chain, accepts, Box::default())
     }
 
@@ -88,8 +89,8 @@ impl<P: Platform> RxQueue<P> {
         ring: BackRing<NetRx, PeerRing<NetRx, P>>,
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
-    ) -> Self {
-        let mut arena = Box::new(Arena::over(p.peer().burst_buffer(ARENA_BYTES)));
+    ) -> Result<Self, PlatformError> {
+        let mut arena = Arena::boxed(p.peer().burst_buffer(ARENA_BYTES)?)?;
         arena.take_lent(p.peer().lent_copies().is_some());
         Self::with_arena(ring, chain, accepts, arena)
     }
@@ -100,20 +101,21 @@ impl<P: Platform> RxQueue<P> {
         chain: impl Into<Chain<P>>,
         accepts: RxAccepts,
         mut arena: Box<Arena>,
-    ) -> Self {
+    ) -> Result<Self, PlatformError> {
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
-        chain.resume(&ring);
+        chain.make_room(0)?;
+        chain.resume(&ring)?;
         if chain.has_others() {
             arena.take_lent(true);
         }
-        let buffers = chain.names().buffers.map(|buffers| buffers.data_len);
+        let buffers = chain.buffers().map(|buffers| buffers.data_len);
         let one_slot = (!accepts.sg).then(|| OneSlot::with_buffers(buffers));
-        Self {
+        Ok(Self {
             ring,
             chain,
-            batch: Box::default(),
+            batch: RxBatch::new()?,
             arena,
             not_lent: 0,
             sent: 0,
@@ -122,14 +124,14 @@ impl<P: Platform> RxQueue<P> {
             one_slot,
             long_came: false,
             long_reported_ns: 0,
-            hashes: array::filled(None),
+            hashes: memory::array(None)?,
             hashed: false,
             bursts: 0,
             stall: Stall::new(Patience::default(), true, true, 0),
             stats,
-            settings: Box::default(),
+            settings: GuestSettings::new()?,
             changes: 0,
-        }
+        })
     }
 
     /// Moves one batch from `port` to domain `of`, according to the settings in `control`. The

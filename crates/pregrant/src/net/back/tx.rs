@@ -23,6 +23,8 @@ use super::late_answers::LateAnswers;
 use super::shared_control::SharedControl;
 use crate::bounded::Bounded;
 use crate::error::PeerFault;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, bits};
 use crate::net::gso;
 use crate::net::path::{AnyClaims, Chain};
@@ -91,26 +93,29 @@ fn take_buffer(port: &mut dyn FramePort, arena: &mut Arena) -> bool {
 impl<P: Platform> TxQueue<P> {
     /// A queue over a ring that was just attached.
     #[inline(never)]
-    pub fn new(ring: BackRing<NetTx, PeerRing<NetTx, P>>, chain: impl Into<Chain<P>>) -> Self {
+    pub fn new(
+        ring: BackRing<NetTx, PeerRing<NetTx, P>>,
+        chain: impl Into<Chain<P>>,
+    ) -> Result<Self, PlatformError> {
         let size = ring.size();
         let stats = Arc::new(LiveStats::default());
         stats.interrupted.add(ring.inherited().map_or(0, |i| i.total.into()));
         let mut chain = chain.into();
-        chain.paths_mut().iter_mut().for_each(|path| path.make_room(size as usize));
-        Self {
+        chain.make_room(size as usize)?;
+        Ok(Self {
             ring,
             claims: chain.claims(),
             chain,
-            batch: Box::default(),
-            late: LateAnswers::new(size),
-            done: Bounded::new(size as usize),
-            answers: Bounded::new(BATCH_SLOTS),
+            batch: TxBatch::new()?,
+            late: LateAnswers::new(size)?,
+            done: Bounded::new(size as usize)?,
+            answers: Bounded::new(BATCH_SLOTS)?,
             stats,
             completions: None,
             keeps: false,
             room: Room::Now,
-            completed: Vec::with_capacity(size as usize),
-        }
+            completed: memory::room(size as usize)?,
+        })
     }
 
     /// Sets the lengths up to which frames are copied.

@@ -10,8 +10,10 @@
 //! placed only if all of its slots are there. Each request is read once.
 
 use super::{BATCH_SLOTS, Todo, bits, mask};
-use crate::array::{self, within};
+use crate::array::within;
 use crate::error::PeerFault;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::ahead::{AHEAD, SHORT};
 use crate::net::checksum;
 pub use crate::net::features::RxAccepts;
@@ -142,14 +144,17 @@ enum Placed {
     Wants(u32),
 }
 
-impl Default for RxBatch {
-    fn default() -> Self {
-        Self {
+impl RxBatch {
+    /// A batch without frames, with room for the most that one has.
+    #[inline(never)]
+    pub fn new() -> Result<Box<Self>, PlatformError> {
+        let (slots, rsps) = (memory::array(RxSlot::default())?, memory::array(RxResponse::default())?);
+        memory::boxed(Self {
             frames: [RxFrame::default(); BURST_FRAMES],
             nr_frames: 0,
-            slots: array::filled(RxSlot::default()),
+            slots,
             nr_slots: 0,
-            rsps: array::filled(RxResponse::default()),
+            rsps,
             nr_rsps: 0,
             failed: 0,
             dropped: 0,
@@ -158,7 +163,7 @@ impl Default for RxBatch {
             first_index: 0,
             first_id: 0,
             last_ahead: -1,
-        }
+        })
     }
 }
 

@@ -19,9 +19,11 @@
 //! slot that was consumed is answered.
 
 use super::{BATCH_SLOTS, Thresholds, Todo, mask};
-use crate::array::{self, within};
+use crate::array::within;
 use crate::bounded::Bounded;
 use crate::error::PeerFault;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::gso::MIN_GSO_SIZE;
 use crate::net::headers::MacAddr;
 use crate::port::{Arena, BURST_FRAMES, Offload, Offloads, Token};
@@ -178,17 +180,21 @@ pub struct TxBatch {
     pub multicast: Bounded<(u16, MulticastAsk)>,
 }
 
-impl Default for TxBatch {
-    fn default() -> Self {
-        Self {
+impl TxBatch {
+    /// A batch without frames, with room for the most that one has.
+    #[inline(never)]
+    pub fn new() -> Result<Box<Self>, PlatformError> {
+        let (slots, rsps) = (memory::array(TxSlot::default())?, memory::array(TxResponse::default())?);
+        let multicast = Bounded::new(BURST_FRAMES)?;
+        memory::boxed(Self {
             frames: [TxFrame::default(); BURST_FRAMES],
             nr_frames: 0,
-            slots: array::filled(TxSlot::default()),
+            slots,
             nr_slots: 0,
             // No two queues of a process use the same numbers, since a port may serve several, at
             // once or one after another.
             serial: (BATCHES.fetch_add(1, Ordering::Relaxed) << QUEUE_SHIFT) & SERIAL_MASK,
-            rsps: array::filled(TxResponse::default()),
+            rsps,
             nr_rsps: 0,
             held: 0,
             takes: None,
@@ -202,8 +208,8 @@ impl Default for TxBatch {
             unblanked: 0,
             unfit: 0,
             segments: 0,
-            multicast: Bounded::new(BURST_FRAMES),
-        }
+            multicast,
+        })
     }
 }
 

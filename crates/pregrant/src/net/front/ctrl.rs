@@ -52,6 +52,7 @@ const NO_PAGE: PlatformError = PlatformError { op: "make a control ring without 
 
 impl<P: Platform> CtrlFront<P> {
     /// Grants a ring and two pages and offers a channel. The keys must be written to xenstore.
+    #[inline(never)] // a kernel's stack is small
     pub fn new(p: &P, regions: &mut Regions<P>) -> Result<(Self, CtrlKeys), PlatformError> {
         let mut pages = Vec::with_capacity(3);
         let accesses = [Access::ReadWrite, Access::ReadOnly, Access::ReadWrite];

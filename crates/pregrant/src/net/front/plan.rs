@@ -106,7 +106,7 @@ mod tests {
         };
         let plans = |tx, rx, orders, data_ring| {
             let asked = Requested { staging: Buffers::of(tx, rx), data_ring, ..Requested::default() };
-            plans(&asked.smaller(&back), 0, orders).expect("memory")
+            plans(&asked.smaller(&back).expect("memory"), 0, orders).expect("memory")
         };
         let of = |tx, rx| -> Vec<_> {
             plans(tx, rx, (0, 0), None)

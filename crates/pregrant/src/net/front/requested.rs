@@ -3,6 +3,8 @@
 use super::config::FrontConfig;
 use super::queue_memory::IDS_MAX;
 use super::regions::Granting;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys};
 use crate::net::path::data_ring::negotiation::smaller as smaller_data_rings;
 use crate::net::path::staging::wanted::Buffers;
@@ -53,14 +55,14 @@ impl Requested {
 
     /// This request, then ones that need less memory, best first. Staging buffers are given up
     /// before the data ring.
-    pub fn smaller(self, back: &BackFeatures) -> Vec<Self> {
+    pub fn smaller(self, back: &BackFeatures) -> Result<Vec<Self>, PlatformError> {
         let mut all = Vec::new();
         for data_ring in smaller_data_rings(self.data_ring) {
-            for staging in self.staging.smaller(&back.staging.sizes) {
-                all.push(Self { staging, data_ring, ..self });
+            for staging in self.staging.smaller(&back.staging.sizes)? {
+                memory::push(&mut all, Self { staging, data_ring, ..self })?;
             }
         }
-        all
+        Ok(all)
     }
 
     /// True if the front requests staging buffers. When memory is short at the front, other paths
@@ -77,7 +79,7 @@ impl Requested {
 
     /// The same request with no more staging buffers than slots, for this back.
     pub fn without_extra(self, back: &BackFeatures) -> Self {
-        self.smaller(back).into_iter().find(|asked| !asked.is_extra()).unwrap_or(self)
+        self.smaller(back).into_iter().flatten().find(|asked| !asked.is_extra()).unwrap_or(self)
     }
 
     /// The connection that a front with these queues requests: what the paths ask for all queues

@@ -337,7 +337,7 @@ impl<P: Platform> FrontVif<P> {
             Memory::Full => asked.pages(self.config.pages, &back, queues),
             Memory::Minimum => 0,
         };
-        let plans = plans(&asked.smaller(&back), pages.min(IDS_MAX), orders)?;
+        let plans = plans(&asked.smaller(&back)?, pages.min(IDS_MAX), orders)?;
         let (queues, keys) = self.make_queues(p, queues, &plans, split)?;
         // The vif does without a control ring if there is no memory for one, as it does for queues
         // and buffers.

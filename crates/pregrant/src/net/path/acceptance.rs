@@ -16,11 +16,14 @@
 
 use super::active_lists::ActiveLists;
 use super::any_back::AnyPath;
+use super::path_name::PathName;
 use super::refusal::Refusal;
+use crate::bounded::Bounded;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::features::{BackFeatures, FrontRequest, QueueKeys};
 use crate::platform::Platform;
 use crate::units::DomId;
-use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
@@ -61,6 +64,13 @@ impl Said<'_> {
     }
 }
 
+/// There is no memory for a path that the front asks for.
+impl From<PlatformError> for Lost {
+    fn from(e: PlatformError) -> Self {
+        Self::of(format_args!("{e}"))
+    }
+}
+
 /// The front that connects, and the limits of the back, while the back decides which paths it
 /// accepts.
 pub struct Accepting<'a, P: Platform> {
@@ -81,18 +91,21 @@ pub struct Accepting<'a, P: Platform> {
     pub refused: &'a mut Refusals,
 }
 
+/// Largest number of requests of one queue that can be refused: of each path two, by direction.
+pub const REFUSALS: usize = 2 * PathName::COUNT;
+
 /// Refused requests: queue, direction, why.
-pub type Refusals = alloc::vec::Vec<(usize, &'static str, Refusal)>;
+pub type Refusals = Bounded<(usize, &'static str, Refusal)>;
 
 impl<'a, P: Platform> Accepting<'a, P> {
     /// The request of queue `queue`.
-    pub fn queue(&self, queue: usize) -> &'a QueueKeys {
-        &self.front.queues[queue]
+    pub fn queue(&self, queue: usize) -> Option<&'a QueueKeys> {
+        self.front.queues.get(queue)
     }
 
     /// Notes a refused request.
     pub fn refuse(&mut self, queue: usize, dir: &'static str, why: Refusal) {
-        self.refused.push((queue, dir, why));
+        self.refused.put((queue, dir, why)); // there is room for REFUSALS of each queue
     }
 }
 
@@ -122,6 +135,11 @@ pub struct Lost(pub String);
 impl Lost {
     /// The error for a path `what` that cannot be set up again, with the reason `why`.
     pub fn again(what: fmt::Arguments<'_>, why: &dyn fmt::Display) -> Self {
-        Self(format!("the {what}, which a predecessor accepted, cannot be taken again: {why}"))
+        Self::of(format_args!("the {what}, which a predecessor accepted, cannot be taken again: {why}"))
+    }
+
+    /// The error with this text.
+    pub fn of(text: fmt::Arguments<'_>) -> Self {
+        Self(memory::text(text).unwrap_or_default())
     }
 }

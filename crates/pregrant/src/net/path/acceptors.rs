@@ -19,7 +19,7 @@ use super::{DataRing, MapPath, Negotiate, Persistent, Staging, gref_mapping};
 use super::{Foreign, GuestCopy};
 use crate::net::features::FrontRequest;
 use crate::platform::Platform;
-use alloc::string::String;
+use crate::xenbus::KeyName;
 #[cfg(not(feature = "research"))]
 use core::marker::PhantomData;
 
@@ -58,7 +58,8 @@ impl<P: Platform> Acceptors<P> {
     }
 
     /// The key [`Negotiate::active_key`] of `path` for queue `queue`.
-    pub fn active_key(path: PathName, front: &FrontRequest, queue: usize) -> Option<String> {
+    #[inline(never)] // a kernel's stack is small
+    pub fn active_key(path: PathName, front: &FrontRequest, queue: usize) -> Option<KeyName> {
         match path {
             PathName::Staging => Staging::active_key(front, queue),
             PathName::DataRing => DataRing::active_key(front, queue),
@@ -74,6 +75,7 @@ impl<P: Platform> Acceptors<P> {
     }
 
     /// Decides what the back accepts of a queue's request for `path`.
+    #[inline(never)] // a kernel's stack is small
     pub fn accept(
         &mut self,
         path: PathName,
@@ -91,7 +93,7 @@ impl<P: Platform> Acceptors<P> {
             #[cfg(not(feature = "research"))]
             PathName::Foreign | PathName::GuestCopy => absent::accept(path, said),
             PathName::Persistent => Persistent::accept(&mut self.persistent, cx, queue, said),
-            PathName::GrefMapping => Ok(gref_mapping::acceptance::accept(self.gref_mapping, cx, queue)),
+            PathName::GrefMapping => gref_mapping::acceptance::accept(self.gref_mapping, cx, queue),
             // `map` needs nothing of the front. It is for TX only; RX goes to the next path.
             PathName::Map => {
                 let tx = self.map.then(|| AnyPath::Map(MapPath::default()));

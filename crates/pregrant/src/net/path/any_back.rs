@@ -19,6 +19,7 @@ use super::research::foreign::back::{self as foreign, ForeignPath, NamesFrames};
 use super::research::guest_copy::back::GuestCopyPath;
 use super::staging::back::StagingPath;
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
 use crate::net::batch::{Claim, Claims, RxBatch, Todo, TxBatch};
 use crate::platform::{PeerMem, Platform};
 use crate::port::{Arena, Burst, Piece, Token};
@@ -156,15 +157,16 @@ impl<P: Platform> AnyPath<P> {
     }
 
     /// Makes room for the frames that a port may hold, for a ring of `slots` slots.
-    pub fn make_room(&mut self, slots: usize) {
+    pub fn make_room(&mut self, slots: usize) -> Result<(), PlatformError> {
         match self {
             Self::Staging(StagingPath { held, .. })
             | Self::GrefMapping(GrefMappingPath { held, .. })
             | Self::Persistent(PersistentPath { held, .. }) => held.make_room(slots),
             Self::Map(path) => path.make_room(slots),
             #[cfg(feature = "research")]
-            Self::Foreign(_) | Self::GuestCopy(_) => {}
-            Self::DataRing(_) | Self::Copy(_) => {}
+            Self::Foreign(_) | Self::GuestCopy(_) => Ok(()),
+            Self::Copy(path) => path.make_room(),
+            Self::DataRing(_) => Ok(()),
         }
     }
 

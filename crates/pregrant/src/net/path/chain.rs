@@ -21,7 +21,9 @@ use super::gref_mapping::back::GrefMappingPath;
 use super::path_name::{BufferNames, ChainNames, PathName};
 use super::persistent::back::PersistentPath;
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
 use crate::grants::MappedStats;
+use crate::memory;
 use crate::net::batch::{RxBatch, Todo, TxBatch};
 use crate::net::stats::Served;
 #[cfg(feature = "research")]
@@ -32,6 +34,7 @@ use crate::ring::{BackRing, NetRx, RingMem};
 use crate::units::DomId;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem;
 
 const COPY: PathName = PathName::Copy;
 
@@ -89,16 +92,29 @@ impl ChainParts {
     }
 }
 
+/// The chain of these paths, in this order.
+impl<P: Platform> From<(&[PathName; PathName::COUNT], Vec<AnyPath<P>>)> for Chain<P> {
+    fn from((order, paths): (&[PathName; PathName::COUNT], Vec<AnyPath<P>>)) -> Self {
+        Self::new(order, paths)
+    }
+}
+
 impl<P: Platform> Chain<P> {
     /// Makes a chain of `paths` in this `order`, then `copy`. If a path serves every frame, the
     /// paths after it keep no pages mapped.
     pub fn new(order: &[PathName], paths: impl IntoIterator<Item = AnyPath<P>>) -> Self {
         let place =
             |path: &AnyPath<P>| order.iter().position(|name| *name == path.name()).unwrap_or(usize::MAX);
-        let mut ahead = Vec::new();
-        for path in paths.into_iter().filter(|path| path.name() != COPY) {
-            let at = ahead.partition_point(|other| place(other) <= place(&path));
-            ahead.insert(at, path);
+        let mut ahead: Vec<_> = paths.into_iter().filter(|path| path.name() != COPY).collect();
+        // They are few: each goes ahead of those that come after it in the order.
+        for end in 1..ahead.len() {
+            for k in (0..end).rev() {
+                let two = ahead.get_mut(k..).and_then(|rest| rest.first_chunk_mut());
+                let Some([before, path]) = two.filter(|[before, path]| place(before) > place(path)) else {
+                    break;
+                };
+                mem::swap(before, path);
+            }
         }
         if ChainParts::of(&ahead).serves_all {
             ahead.retain(|path| !path.parts().kept_pages);
@@ -171,10 +187,24 @@ impl<P: Platform> Chain<P> {
     }
 
     /// Tells the path that needs it which of its memory the predecessor handed out on this ring.
-    pub fn resume<M: RingMem<Kind = NetRx>>(&mut self, ring: &BackRing<NetRx, M>) {
-        if let Some(path) = self.may_be_full_mut() {
-            path.resume(ring.size(), &ring.answers_left(), ring.req_cons());
+    pub fn resume<M: RingMem<Kind = NetRx>>(
+        &mut self,
+        ring: &BackRing<NetRx, M>,
+    ) -> Result<(), PlatformError> {
+        match self.may_be_full_mut() {
+            Some(path) => path.resume(ring.size(), &ring.answers_left()?, ring.req_cons()),
+            None => Ok(()),
         }
+    }
+
+    /// Makes room for a batch, and for the frames that a port may hold: as many as a ring of `held`
+    /// slots has. Before that the chain serves no frame.
+    pub fn make_room(&mut self, held: usize) -> Result<(), PlatformError> {
+        self.copy.make_room()?;
+        if held > 0 {
+            self.ahead.iter_mut().try_for_each(|path| path.make_room(held))?;
+        }
+        Ok(())
     }
 
     /// For a path whose memory can be full: the number of frames that found no room since the last
@@ -194,12 +224,17 @@ impl<P: Platform> Chain<P> {
     }
 
     /// The names of the chain's paths.
-    pub fn names(&self) -> ChainNames {
+    pub fn names(&self) -> Result<ChainNames, PlatformError> {
+        let mut paths = memory::room(self.ahead.len() + 1)?;
         let copy = (!self.parts.serves_all).then_some(COPY);
-        ChainNames {
-            paths: self.ahead.iter().map(AnyPath::name).chain(copy).collect(),
-            buffers: self.parts.buffers,
-        }
+        let names = self.ahead.iter().map(AnyPath::name).chain(copy);
+        names.into_iter().try_for_each(|name| memory::push(&mut paths, name))?;
+        Ok(ChainNames { paths, buffers: self.parts.buffers })
+    }
+
+    /// The staging buffers of the chain; None: it has none.
+    pub fn buffers(&self) -> Option<BufferNames> {
+        self.parts.buffers
     }
 
     /// Counters of pages that the paths keep mapped after they saw them; None: no path of the chain

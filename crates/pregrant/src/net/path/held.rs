@@ -26,8 +26,9 @@
 //! What a guest may do: change the payload at any time, but no head, length or place. It can name a
 //! page twice: both frames then have the bytes that are there when they are read.
 
-use crate::array::within;
 use crate::bounded::{Bounded, BoundedQueue};
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::batch::{BATCH_SLOTS, StandingTakes, Thresholds, Todo, TxBatch, TxSlot, bits};
 use crate::net::headers::IpHeaders;
 use crate::port::{Arena, BURST_FRAMES, FrameDesc, Offloads, Piece, Token};
@@ -73,7 +74,7 @@ struct Kept {
 }
 
 /// Frames whose payload a port reads in the guest's pages, until it has completed them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HeldFrames {
     /// Number of the current batch.
     serial: u64,
@@ -83,34 +84,22 @@ pub struct HeldFrames {
     keeping: Todo,
     parts: Bounded<Part>,
     /// For each frame of the batch the index of its first part.
-    first: Box<[u16; BURST_FRAMES]>,
+    first: Box<[u16]>,
     /// For this batch and earlier ones: frames that the port keeps, and frames that it completed
     /// and that are not retired. In both lists a frame has no more entries than slots.
     kept: BoundedQueue<Kept>,
     done: Bounded<Token>,
 }
 
-impl Default for HeldFrames {
-    fn default() -> Self {
-        Self {
-            serial: 0,
-            own: 0,
-            keeping: 0,
-            parts: Bounded::without_room(),
-            first: Box::new([0; BURST_FRAMES]),
-            kept: BoundedQueue::default(),
-            done: Bounded::without_room(),
-        }
-    }
-}
-
 impl HeldFrames {
     /// Makes room for the frames of a batch, and for as many held frames as a ring of `slots` slots
     /// has. Without it no frame is lent.
-    pub fn make_room(&mut self, slots: usize) {
-        self.parts = Bounded::new(BATCH_SLOTS);
-        self.kept = BoundedQueue::new(slots);
-        self.done = Bounded::new(slots);
+    pub fn make_room(&mut self, slots: usize) -> Result<(), PlatformError> {
+        self.parts = Bounded::new(BATCH_SLOTS)?;
+        self.first = memory::list(0, BURST_FRAMES)?;
+        self.kept = BoundedQueue::new(slots)?;
+        self.done = Bounded::new(slots)?;
+        Ok(())
     }
 
     /// Marks those frames of `todo` that are long enough, have no fragment fetched yet, and have a
@@ -159,9 +148,10 @@ impl HeldFrames {
                 }
             }
             let head = out.part_mut(start, had.into()).unwrap_or_default();
-            if all && may_be_zero_copy(takes, desc, head) {
+            let place = self.first.get_mut(i).filter(|_| all && may_be_zero_copy(takes, desc, head));
+            if let Some(place) = place {
                 *batch.head(i) = had;
-                self.first[within::<BURST_FRAMES>(i)] = first as u16;
+                *place = first as u16;
                 self.own |= 1 << i;
             } else {
                 self.parts.truncate(first);
@@ -184,7 +174,7 @@ impl HeldFrames {
         k: usize,
         piece: impl FnOnce(Place, usize) -> Option<Piece<'a>>,
     ) -> Option<Piece<'a>> {
-        let first = usize::from(self.first[within::<BURST_FRAMES>(i)]);
+        let first = usize::from(*self.first.get(i)?);
         let part = self.parts.get(first + k).filter(|part| usize::from(part.frame) == i)?;
         if self.own >> i & 1 == 0 {
             return None;
@@ -199,7 +189,7 @@ impl HeldFrames {
             return None;
         }
         let token = Token::of(self.serial, i);
-        let first = usize::from(self.first[within::<BURST_FRAMES>(i)]);
+        let first = usize::from(*self.first.get(i)?);
         let parts = self.parts.get(first..).unwrap_or_default();
         let n = parts.iter().take_while(|part| usize::from(part.frame) == i).count();
         if self.kept.room() < n.max(1) {

@@ -19,8 +19,8 @@ use super::active_lists::ActiveLists;
 use super::keys::Requests;
 use crate::net::features::FrontRequest;
 use crate::platform::Platform;
-use crate::xenbus::key_source::{KeySink, KeySource, Pairs};
-use alloc::string::String;
+use crate::xenbus::KeyName;
+use crate::xenbus::key_source::{KeySink, KeySource};
 
 /// How the two ends of a vif agree to use a path, by keys in xenstore.
 pub trait Negotiate {
@@ -36,7 +36,7 @@ pub trait Negotiate {
     type Acceptor<P: Platform>;
 
     /// Writes what a back offers.
-    fn put_offer(offer: &Self::Offer, pairs: &mut Pairs);
+    fn put_offer(offer: &Self::Offer, pairs: &mut dyn KeySink);
     /// Reads a back's offer from its keys.
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<Self::Offer, S::Error>;
     /// What a front requests of a back with this offer. `can_name`: the front's platform can name
@@ -49,11 +49,11 @@ pub trait Negotiate {
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &Self::Offer,
-        queues: &[&str],
+        queues: &[KeyName],
     ) -> Requests<Self::Request, Self::QueueRequest, S::Error>;
     /// The key in the back's directory that says what the back accepted for a queue; None: there is
     /// no key, or the front does not ask.
-    fn active_key(front: &FrontRequest, queue: usize) -> Option<String>;
+    fn active_key(front: &FrontRequest, queue: usize) -> Option<KeyName>;
     /// Accepts a queue's request, as far as it is valid and can be mapped.
     fn accept<P: Platform>(
         acceptor: &mut Self::Acceptor<P>,

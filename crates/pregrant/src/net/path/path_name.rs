@@ -79,16 +79,16 @@ pub struct BufferNames {
 impl ChainNames {
     /// The paths as they are shown, the first one first: `staging+copy` where staging has the heads
     /// of longer frames. Gref mappings are among them where the guest has pages `mapped`.
-    pub fn shown(&self, mapped: bool) -> Vec<&'static str> {
+    pub fn shown(&self, mapped: bool) -> impl Iterator<Item = &'static str> {
         let rest = if self.paths.contains(&PathName::Map) { PathName::Map } else { PathName::Copy };
-        let in_use = self.paths.iter().filter(|path| mapped || **path != PathName::GrefMapping);
-        let name = |path: &PathName| match path {
+        let in_use = self.paths.iter().filter(move |path| mapped || **path != PathName::GrefMapping);
+        let name = move |path: &PathName| match path {
             PathName::Staging if self.buffers.is_some_and(|buffers| buffers.heads) => {
                 PathName::staging_and(rest)
             }
             path => path.name(),
         };
-        in_use.map(name).collect()
+        in_use.map(name)
     }
 }
 

@@ -5,10 +5,10 @@
 //! path.
 
 use super::keys::Requests;
+use crate::memory;
 use crate::units::{DomId, GrantRef};
-use crate::xenbus::KeyError;
 use crate::xenbus::key_source::{KeySink, KeySource, decimal, flag, put, stated};
-use alloc::format;
+use crate::xenbus::{KeyError, KeyName};
 use alloc::string::String;
 use alloc::vec;
 
@@ -40,27 +40,32 @@ impl From<Option<GrantRef>> for RingRequest {
 pub(super) fn ring_requests<S: KeySource>(
     keys: &mut S,
     offered: bool,
-    queues: &[&str],
+    queues: &[KeyName],
     name: &str,
 ) -> Requests<(), RingRequest, S::Error> {
-    let read = |at: &&str| if offered { ring_request(keys, at, name) } else { Ok(RingRequest::None) };
-    Ok(((), queues.iter().map(read).collect::<Result<_, _>>()?))
+    let mut requests = memory::room(queues.len()).map_err(|e| keys.refused(e))?;
+    for at in queues {
+        let request = if offered { ring_request(keys, at, name)? } else { RingRequest::None };
+        memory::push(&mut requests, request).map_err(|e| keys.refused(e))?;
+    }
+    Ok(((), requests))
 }
 
 fn ring_request<S: KeySource>(keys: &mut S, at: &str, name: &str) -> Result<RingRequest, S::Error> {
-    let key = format!("{at}{name}");
+    let key = KeyName::of(format_args!("{at}{name}"));
     let Some(text) = stated(keys, &key)? else { return Ok(RingRequest::None) };
-    Ok(match decimal(&text) {
-        Some(gref) => RingRequest::Index(GrantRef(gref)),
-        None => RingRequest::Bad { key, value: text },
-    })
+    if let Some(gref) = decimal(&text) {
+        return Ok(RingRequest::Index(GrantRef(gref)));
+    }
+    let key = memory::text(key).map_err(|e| keys.refused(e))?;
+    Ok(RingRequest::Bad { key, value: text })
 }
 
 /// Writes the requests as keys.
 pub(super) fn put_ring_requests(pairs: &mut dyn KeySink, queues: &[(&str, &RingRequest)], name: &str) {
     for (at, request) in queues {
         if let RingRequest::Index(gref) = request {
-            put(pairs, format!("{at}{name}"), gref.0);
+            put(pairs, format_args!("{at}{name}"), gref.0);
         }
     }
 }
@@ -70,7 +75,7 @@ pub(super) fn put_ring_requests(pairs: &mut dyn KeySink, queues: &[(&str, &RingR
 pub(super) fn flag_request<S: KeySource>(
     keys: &mut S,
     offered: bool,
-    queues: &[&str],
+    queues: &[KeyName],
     name: &str,
 ) -> Requests<bool, (), S::Error> {
     Ok((offered && flag(keys, name)?, vec![(); queues.len()]))

@@ -17,6 +17,7 @@ use crate::blk::path::back::{
 };
 use crate::blk::path::path_name::PathName;
 use crate::blk::path::request_pages::RequestPages;
+use crate::error::PlatformError;
 use crate::grants::MappedPages;
 use crate::platform::{Access, Clock, PeerMem, Platform};
 use crate::shm::SharedBytes;
@@ -49,9 +50,9 @@ pub struct PersistentPath<P: Platform> {
 
 impl<P: Platform> PersistentPath<P> {
     /// Keeps at most `limit` pages.
-    pub fn new(limit: usize) -> Self {
-        Self {
-            store: MappedPages::new(limit),
+    pub fn new(limit: usize) -> Result<Self, PlatformError> {
+        Ok(Self {
+            store: MappedPages::new(limit)?,
             done: Vec::new(),
             missing: Vec::new(),
             is_missing: Vec::new(),
@@ -61,7 +62,7 @@ impl<P: Platform> PersistentPath<P> {
             alone: RequestPages::default(),
             full: false,
             purged_ns: None,
-        }
+        })
     }
 
     /// Maps a page and keeps it, if there is room and it can be mapped.

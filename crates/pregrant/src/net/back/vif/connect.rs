@@ -6,6 +6,8 @@
 //! nothing is connected.
 
 use super::Vif;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::back::control_page::KeptGrefs;
 use crate::net::back::control_ring::CtrlRing;
 use crate::net::back::multicast::MulticastList;
@@ -15,23 +17,22 @@ use crate::net::features::{
     BackFeatures, ChannelKeys, CtrlKeys, FrontRequest, QueueKeys, RxAccepts, connected_queues,
     of_back_connection, queue_prefix,
 };
-use crate::net::path::acceptance::{Accepted, Accepting, Lost, Said};
+use crate::net::path::acceptance::{Accepted, Accepting, Lost, REFUSALS, Refusals, Said};
 use crate::net::path::acceptors::Acceptors;
-use crate::net::path::{AnyPath, Chain, GrefRequests, PathName, RX_ORDER, TX_ORDER};
+use crate::net::path::{AnyPath, GrefRequests, PathName, RX_ORDER, TX_ORDER};
 #[cfg(feature = "research")]
 use crate::net::path::{GuestCopy, Negotiate};
 use crate::platform::{Access, Clock, Events, PeerMem, Platform};
 use crate::port::Offloads;
-use crate::record_version::UnknownRecord;
 use crate::ring::{BackRing, NetRx, NetTx, REDO_BYTES, RedoPage, RingPages};
 use crate::units::GrantRef;
+use crate::xenbus::KeyName;
 use crate::xenbus::back::{BackDevice, Begin, Connect, KeptMemory, PageShare};
 use crate::xenbus::bus::{DeviceBus, OwnKeys};
 use crate::xenbus::connect_error::{ConnectError, TooManyPages};
-use crate::xenbus::key_source::Pairs;
+use crate::xenbus::key_source::{PairsInMemory, put};
 use crate::xenbus::ring_keys::ring_key;
-use alloc::format;
-use alloc::string::String;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -40,6 +41,9 @@ type Chan<P> = <<P as Platform>::Events as Events>::Chan;
 /// The rings of a queue (TX and RX) and its channels.
 type AttachedRings<P> =
     (BackRing<NetTx, PeerRing<NetTx, P>>, BackRing<NetRx, PeerRing<NetRx, P>>, (Chan<P>, Option<Chan<P>>));
+
+/// The redo pages of a queue, of TX and RX, if there are any.
+type RedoPages = [Option<RedoPage>; 2];
 
 /// The paths of a queue, and the number of pages that they use.
 struct QueuePaths<P: Platform> {
@@ -57,14 +61,21 @@ impl<P: Platform> Default for QueuePaths<P> {
 impl<P: Platform> QueuePaths<P> {
     /// Adds what a path accepted to the queue: its pages count against those that are `left`, and
     /// its key becomes `active`.
-    fn add(&mut self, more: Accepted<P>, key: Option<String>, (left, active): (&mut usize, &mut Pairs)) {
-        self.tx.extend(more.tx);
-        self.rx.extend(more.rx);
+    #[inline(never)] // a kernel's stack is small
+    fn add(
+        &mut self,
+        more: Accepted<P>,
+        key: Option<KeyName>,
+        (left, active): (&mut usize, &mut PairsInMemory),
+    ) -> Result<(), PlatformError> {
+        more.tx.map_or(Ok(()), |path| memory::push(&mut self.tx, path))?;
+        more.rx.map_or(Ok(()), |path| memory::push(&mut self.rx, path))?;
         self.pages += more.pages;
         *left -= more.pages;
         if let (Some(key), Some(text)) = (key, more.active) {
-            active.push((key, text.into()));
+            put(active, key, text);
         }
+        Ok(())
     }
 }
 
@@ -85,11 +96,11 @@ impl<P: Platform> Vif<P> {
     ) -> Result<(), ConnectError<B::Error>> {
         // A predecessor's offer is only valid for its connection; the next one gets this back's
         // offer.
-        self.offered = match begin {
-            Begin::Reattach => BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?,
-            Begin::Fresh => self.config.features.clone(),
+        self.left = match begin {
+            Begin::Reattach => Some(BackFeatures::read(&mut OwnKeys(bus)).map_err(ConnectError::Keys)?),
+            Begin::Fresh => None,
         };
-        let front = FrontRequest::read(bus, &self.offered).map_err(ConnectError::Keys)?;
+        let front = FrontRequest::read(bus, self.offered()).map_err(ConnectError::Keys)?;
         let redo_pages = self.redo_pages(front.queues.len(), (kept, begin), of_kernel)?;
         let accepts = RxAccepts {
             sg: front.sg,
@@ -111,9 +122,9 @@ impl<P: Platform> Vif<P> {
         let lasting = if begin == Begin::Fresh { lasting.saturating_sub(rings) } else { left };
         let only_kept = left - left.min(lasting);
         left -= only_kept;
-        self.refused.clear();
+        self.refused = Refusals::new(REFUSALS * front.queues.len())?;
         let mut paths = Acceptors::new(&self.config.paths);
-        let mut active = Pairs::new();
+        let mut active = PairsInMemory::new();
         let accepted = self.accept_paths(p, bus, &front, (&mut paths, begin), (&mut left, &mut active))?;
         for (i, (of_queue, redo)) in accepted.into_iter().zip(redo_pages).enumerate() {
             let rest = (&mut paths, &mut left, &mut active);
@@ -122,14 +133,14 @@ impl<P: Platform> Vif<P> {
                 self.refuse_doubtful(i, front.queues.len())?;
             }
         }
-        let shares: Vec<_> = self.queues.iter().map(|q| Arc::clone(q.share())).collect();
+        let shares = memory::collected(self.queues.iter().map(|q| Arc::clone(q.share())))?.into_vec();
         let exchanges = self.queues.iter().map(|q| q.tx.chain().exchange()).zip(&shares);
-        self.grefs = GrefRequests::of_queues(exchanges, &self.config.paths, left, kept);
+        self.grefs = GrefRequests::of_queues(exchanges, &self.config.paths, left, kept)?;
         self.connect_ctrl(p, front.ctrl, begin)?;
         left -= self.single_pages();
         self.control.lock().multicast.request(front.multicast_control);
         if begin == Begin::Fresh {
-            bus.publish(&active, of_back_connection).map_err(ConnectError::Keys)?;
+            bus.publish(&active.whole()?, of_back_connection).map_err(ConnectError::Keys)?;
         }
         let now_ns = p.clock().now_ns();
         for q in &mut self.queues {
@@ -144,15 +155,16 @@ impl<P: Platform> Vif<P> {
 
     /// The redo pages of each queue, of TX and RX, if there are any. A predecessor's records are
     /// checked here, before anything is mapped, except for its tables of gref mappings.
-    fn redo_pages(
+    #[inline(never)] // a kernel's stack is small
+    fn redo_pages<E>(
         &self,
         queues: usize,
         (kept, begin): (KeptMemory<'_>, Begin),
         of_kernel: bool,
-    ) -> Result<Vec<[Option<RedoPage>; 2]>, UnknownRecord> {
-        let pages: Vec<_> = (0..queues)
-            .map(|i| ["tx", "rx"].map(|dir| kept(&format!("{i}/{dir}"), REDO_BYTES).and_then(RedoPage::new)))
-            .collect();
+    ) -> Result<Box<[RedoPages]>, ConnectError<E>> {
+        let page = |i, dir| kept(&KeyName::of(format_args!("{i}/{dir}")), REDO_BYTES).and_then(RedoPage::new);
+        let mut page = page;
+        let pages = memory::collected((0..queues).map(|i| ["tx", "rx"].map(|dir| page(i, dir))))?;
         let mut all = pages.iter().flatten().flatten();
         match begin {
             // The rings of a new connection start at 0: an old ring's last batch must not be
@@ -180,17 +192,16 @@ impl<P: Platform> Vif<P> {
         p: &P,
         front: &FrontRequest,
         (i, of_queue): (usize, QueuePaths<P>),
-        rest: (&mut Acceptors<P>, &mut usize, &mut Pairs),
-        (redo, begin): ([Option<RedoPage>; 2], Begin),
+        rest: (&mut Acceptors<P>, &mut usize, &mut PairsInMemory),
+        (redo, begin): (RedoPages, Begin),
     ) -> Result<(), ConnectError<E>> {
-        let keys = &front.queues[i];
+        let Some(keys) = front.queues.get(i) else { return Ok(()) };
         let rings = self.attach_rings(p, (i, front.queues.len()), keys, redo, begin)?;
         #[cfg(feature = "research")]
-        let of_queue = self.export_pages(p, front, (i, of_queue), rest);
+        let of_queue = self.export_pages(p, front, (i, of_queue), rest)?;
         #[cfg(not(feature = "research"))]
         let _ = rest; // no path exports pages
-        self.add_queue(p, rings, of_queue, keys.tx_ring.len() + keys.rx_ring.len());
-        Ok(())
+        Ok(self.add_queue(p, rings, of_queue, keys.tx_ring.len() + keys.rx_ring.len())?)
     }
 
     /// Exports to the guest the pages in which a path of this queue delivers frames.
@@ -200,17 +211,24 @@ impl<P: Platform> Vif<P> {
         p: &P,
         front: &FrontRequest,
         (i, mut of_queue): (usize, QueuePaths<P>),
-        (paths, left, active): (&mut Acceptors<P>, &mut usize, &mut Pairs),
-    ) -> QueuePaths<P> {
+        (paths, left, active): (&mut Acceptors<P>, &mut usize, &mut PairsInMemory),
+    ) -> Result<QueuePaths<P>, PlatformError> {
         let lent = paths.guest_copy.lend(&mut self.accepting(p, front, *left), i);
-        of_queue.add(lent, GuestCopy::active_key(front, i), (left, active));
-        of_queue
+        of_queue.add(lent, GuestCopy::active_key(front, i), (left, active))?;
+        Ok(of_queue)
     }
 
     #[inline(never)] // a queue is large, and its rings lie on the caller's stack
-    fn add_queue(&mut self, p: &P, rings: AttachedRings<P>, paths: QueuePaths<P>, ring_pages: usize) {
-        let queue = self.queue_of(p, rings, paths, ring_pages);
-        self.queues.push(queue);
+    fn add_queue(
+        &mut self,
+        p: &P,
+        rings: AttachedRings<P>,
+        paths: QueuePaths<P>,
+        ring_pages: usize,
+    ) -> Result<(), PlatformError> {
+        memory::grow(&mut self.queues, 1)?;
+        let queue = self.queue_of(p, rings, paths, ring_pages)?;
+        memory::push(&mut self.queues, queue)
     }
 
     /// Refuses to resume a ring if no record says whether its next slot is a request or an answer:
@@ -220,12 +238,12 @@ impl<P: Platform> Vif<P> {
         let doubts = [("tx-", q.tx.is_doubtful()), ("rx-", q.rx.is_doubtful())];
         match doubts.iter().find(|(_, is_doubtful)| *is_doubtful) {
             None => Ok(()),
-            Some((dir, _)) => Err(ConnectError::Lost(format!(
+            Some((dir, _)) => Err(ConnectError::Lost(memory::text(format_args!(
                 "{}{}: the last backend may have died while it wrote answers there, and no record of this \
                  connection says so (there was no memory for one, or it was removed)",
                 queue_prefix(i, n),
                 ring_key(dir, 0, false)
-            ))),
+            ))?)),
         }
     }
 
@@ -236,10 +254,10 @@ impl<P: Platform> Vif<P> {
         (tx, rx, chans): AttachedRings<P>,
         paths: QueuePaths<P>,
         ring_pages: usize,
-    ) -> BackQueue<P> {
-        let mut tx = TxQueue::new(tx, Chain::new(TX_ORDER, paths.tx));
+    ) -> Result<BackQueue<P>, PlatformError> {
+        let mut tx = TxQueue::new(tx, (TX_ORDER, paths.tx))?;
         tx.set_thresholds(self.config.paths.thresholds);
-        let rx = RxQueue::in_room_of(p, rx, Chain::new(RX_ORDER, paths.rx), self.accepts);
+        let rx = RxQueue::in_room_of(p, rx, (RX_ORDER, paths.rx), self.accepts)?;
         let control = Arc::clone(&self.control);
         BackQueue::new(self.of, tx, rx, chans, control, ring_pages + paths.pages)
     }
@@ -247,7 +265,8 @@ impl<P: Platform> Vif<P> {
     /// A front that connects, as a path sees it.
     fn accepting<'a>(&'a mut self, p: &'a P, front: &'a FrontRequest, left: usize) -> Accepting<'a, P> {
         let held = self.held_pages();
-        Accepting { p, of: self.of, offered: &self.offered, front, left, held, refused: &mut self.refused }
+        let offered = self.left.as_ref().unwrap_or(&self.config.features);
+        Accepting { p, of: self.of, offered, front, left, held, refused: &mut self.refused }
     }
 
     /// Lets each path accept what the front asks for on each queue, or what a predecessor recorded.
@@ -258,28 +277,43 @@ impl<P: Platform> Vif<P> {
         bus: &mut B,
         front: &FrontRequest,
         (paths, begin): (&mut Acceptors<P>, Begin),
-        (left, active): (&mut usize, &mut Pairs),
+        (left, active): (&mut usize, &mut PairsInMemory),
     ) -> Result<Vec<QueuePaths<P>>, ConnectError<B::Error>> {
-        let mut queues = Vec::with_capacity(front.queues.len());
+        let mut queues = memory::room(front.queues.len())?;
         for i in 0..front.queues.len() {
             let mut of_queue = QueuePaths::default();
             for path in PathName::ALL {
-                let key = Acceptors::<P>::active_key(path, front, i);
-                let said = match (begin, &key) {
-                    (Begin::Reattach, Some(key)) => bus.own_text(key).map_err(ConnectError::Keys)?,
-                    _ => None,
-                };
-                let said = match begin {
-                    Begin::Fresh => Said::Fresh,
-                    Begin::Reattach => Said::Reattach(said.as_deref()),
-                };
-                let accepted = paths.accept(path, &mut self.accepting(p, front, *left), i, said);
-                let accepted = accepted.map_err(|Lost(what)| ConnectError::Lost(what))?;
-                of_queue.add(accepted, key, (left, active));
+                let rest = (&mut of_queue, &mut *left, &mut *active);
+                self.accept_path(p, bus, front, (path, i), (paths, begin), rest)?;
             }
-            queues.push(of_queue);
+            memory::push(&mut queues, of_queue)?;
         }
         Ok(queues)
+    }
+
+    /// Lets a path accept what the front asks for on queue `i`.
+    #[inline(never)] // a kernel's stack is small
+    fn accept_path<B: DeviceBus>(
+        &mut self,
+        p: &P,
+        bus: &mut B,
+        front: &FrontRequest,
+        (path, i): (PathName, usize),
+        (paths, begin): (&mut Acceptors<P>, Begin),
+        (of_queue, left, active): (&mut QueuePaths<P>, &mut usize, &mut PairsInMemory),
+    ) -> Result<(), ConnectError<B::Error>> {
+        let key = Acceptors::<P>::active_key(path, front, i);
+        let said = match (begin, &key) {
+            (Begin::Reattach, Some(key)) => bus.own_text(key).map_err(ConnectError::Keys)?,
+            _ => None,
+        };
+        let said = match begin {
+            Begin::Fresh => Said::Fresh,
+            Begin::Reattach => Said::Reattach(said.as_deref()),
+        };
+        let accepted = paths.accept(path, &mut self.accepting(p, front, *left), i, said);
+        let accepted = accepted.map_err(|Lost(what)| ConnectError::Lost(what))?;
+        Ok(of_queue.add(accepted, key, (left, active))?)
     }
 
     /// Sets the control state at the start of this connection, and attaches the front's control
@@ -292,12 +326,13 @@ impl<P: Platform> Vif<P> {
         begin: Begin,
     ) -> Result<(), ConnectError<E>> {
         let of = self.of;
-        let (kept, KeptGrefs { versions, taken }) = {
+        let (kept, versions, taken) = {
             let mut control = self.control.lock();
-            control.offer_multicast(self.offered.multicast_control);
+            control.offer_multicast(self.offered().multicast_control);
             control.set_queues(self.queues.len());
             let kept = if begin == Begin::Reattach { control.resume() } else { None };
-            (kept, control.grefs.clone())
+            let KeptGrefs { versions, taken } = &control.grefs;
+            (kept, *versions, memory::collected(taken.iter().copied())?)
         };
         if let (Some(grefs), true) = (&self.grefs, kept.is_some()) {
             grefs.check(&versions[..])?;
@@ -306,10 +341,10 @@ impl<P: Platform> Vif<P> {
             None => None,
             Some(CtrlKeys { ring: gref, channel: port }) => {
                 let map = p.peer().map(of, &[gref], Access::ReadWrite);
-                let key = || String::from("ctrl-ring-ref");
+                let key = || KeyName::of("ctrl-ring-ref");
                 let map = map.map_err(|error| ConnectError::Map { key: key(), of, gref, error })?;
                 let mem = RingPages::new(map);
-                let key = || String::from("event-channel-ctrl");
+                let key = || KeyName::of("event-channel-ctrl");
                 let chan = p.events().bind(of, port);
                 let chan = chan.map_err(|error| ConnectError::Bind { key: key(), of, port, error })?;
                 Some(CtrlRing::attach(mem, chan, kept, taken.len())?)
@@ -322,7 +357,7 @@ impl<P: Platform> Vif<P> {
             let taken = if ctrl.unanswered() > 0 { &taken[..] } else { &[] };
             match &mut self.grefs {
                 Some(grefs) => {
-                    grefs.resume(p, self.of, &versions[..]);
+                    grefs.resume(p, self.of, &versions[..])?;
                     grefs.take_again(p, self.of, taken);
                 }
                 None => ctrl.refuse(p, self.of, &self.control, taken),
@@ -334,7 +369,7 @@ impl<P: Platform> Vif<P> {
                 Begin::Reattach => MulticastList::lost(),
             };
             let rsp_prod = self.ctrl.as_ref().map_or(0, CtrlRing::rsp_prod);
-            self.control.lock().begin(rsp_prod, list);
+            self.control.lock().begin(rsp_prod, list)?;
         }
         Ok(())
     }
@@ -346,7 +381,7 @@ impl<P: Platform> Vif<P> {
         p: &P,
         (i, n): (usize, usize),
         keys: &QueueKeys,
-        [tx_redo, rx_redo]: [Option<RedoPage>; 2],
+        [tx_redo, rx_redo]: RedoPages,
         begin: Begin,
     ) -> Result<AttachedRings<P>, ConnectError<E>> {
         let of = self.of;
@@ -354,16 +389,16 @@ impl<P: Platform> Vif<P> {
         let map = |dir, refs: &[GrantRef]| {
             p.peer().map(of, refs, Access::ReadWrite).map_err(|error| {
                 let k = error.index.filter(|&k| k < refs.len()).unwrap_or(0);
-                let key = at(&ring_key(&format!("{dir}-"), k, refs.len() > 1));
-                ConnectError::Map { key, of, gref: refs[k], error }
+                let gref = refs.get(k).copied().unwrap_or(GrantRef::NONE);
+                ConnectError::Map { key: ring_key(&at(dir), k, refs.len() > 1), of, gref, error }
             })
         };
         let bind = |key, port| {
             let chan = p.events().bind(of, port);
             chan.map_err(|error| ConnectError::Bind { key: at(key), of, port, error })
         };
-        let tx_mem = RingPages::new(map("tx", &keys.tx_ring)?);
-        let rx_mem = RingPages::new(map("rx", &keys.rx_ring)?);
+        let tx_mem = RingPages::new(map("tx-", &keys.tx_ring)?);
+        let rx_mem = RingPages::new(map("rx-", &keys.rx_ring)?);
         let (tx_chan, rx_chan) = match keys.channels {
             ChannelKeys::Single(port) => (bind("event-channel", port)?, None),
             ChannelKeys::Split { tx, rx } => {

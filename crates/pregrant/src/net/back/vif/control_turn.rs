@@ -19,7 +19,7 @@ pub const RATE: &str = "rate";
 impl<P: Platform> Vif<P> {
     /// Reads the headroom that the front asks for, and applies it from the next frame on.
     pub(super) fn reload_headroom<B: DeviceBus>(&mut self, p: &P, bus: &mut B) -> Result<(), B::Error> {
-        let bytes = if self.offered.xdp_headroom { xdp_headroom(bus)? } else { 0 };
+        let bytes = if self.offered().xdp_headroom { xdp_headroom(bus)? } else { 0 };
         self.shares.iter().for_each(|s| s.set_headroom(bytes));
         self.queues.iter_mut().for_each(|q| q.apply_config(p));
         Ok(())

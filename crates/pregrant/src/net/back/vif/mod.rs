@@ -66,9 +66,9 @@ pub type BackVif<P> = Back<Vif<P>>;
 pub struct Vif<P: Platform> {
     of: DomId,
     config: VifConfig,
-    /// The features that the back of this connection advertised, which was this process or a
-    /// predecessor.
-    offered: BackFeatures,
+    /// The features that a predecessor advertised, if this connection is one of its; None: those of
+    /// `config`.
+    left: Option<BackFeatures>,
     /// The vif's queues; empty while they are [with their workers](Vif::hand_out_queues).
     queues: Vec<BackQueue<P>>,
     /// The state shared with each queue, wherever it runs; empty while the vif is not connected.
@@ -105,7 +105,7 @@ impl<P: Platform> Back<Vif<P>> {
     pub fn new(of: DomId, handle: u32, config: VifConfig) -> Self {
         let vif = Vif {
             of,
-            offered: config.features.clone(),
+            left: None,
             config,
             queues: Vec::new(),
             shares: Vec::new(),
@@ -115,7 +115,7 @@ impl<P: Platform> Back<Vif<P>> {
             #[cfg(feature = "research")]
             lent: LentRegions::default(),
             accepts: RxAccepts::ALL,
-            refused: Vec::new(),
+            refused: Refusals::default(),
             allowed: 0,
             lasting: usize::MAX,
             rate: None,
@@ -149,7 +149,8 @@ impl<P: Platform> BackDevice for Vif<P> {
         features.staging.rx_heads = staging.heads;
         features.foreign = foreign;
         features.guest_copy = guest_copy;
-        bus.publish(&self.config.features.pairs(), of_back_connection)
+        let pairs = self.config.features.pairs_in_memory().map_err(|e| bus.refused(e))?;
+        bus.publish(&pairs, of_back_connection)
     }
 
     fn connect<B: DeviceBus>(
@@ -197,8 +198,8 @@ impl<P: Platform> BackDevice for Vif<P> {
         match what {
             // The front may switch multicast control on and off at any time
             // (`feature-dynamic-multicast-control`).
-            Changed::FrontKeys if self.offered.dynamic_multicast_control => {
-                let on = self.offered.multicast_control && requests_multicast(bus)?;
+            Changed::FrontKeys if self.offered().dynamic_multicast_control => {
+                let on = self.offered().multicast_control && requests_multicast(bus)?;
                 self.control.lock().multicast.request(on);
             }
             Changed::Reconfigured => self.reload_headroom(p, bus)?,
@@ -231,7 +232,7 @@ impl<P: Platform> BackDevice for Vif<P> {
         for share in &self.shares {
             // The last ones get the remainder.
             let each = share.keeps.map(|keeps| {
-                let each = if keeps { (left / chains).min(most) } else { 0 };
+                let each = if keeps { left.checked_div(chains).unwrap_or(0).min(most) } else { 0 };
                 (left, chains) = (left - each, chains - usize::from(keeps));
                 each
             });
@@ -292,6 +293,12 @@ impl<P: Platform> Vif<P> {
 }
 
 impl<P: Platform> Vif<P> {
+    /// The features that the back of this connection advertised, which was this process or a
+    /// predecessor.
+    fn offered(&self) -> &BackFeatures {
+        self.left.as_ref().unwrap_or(&self.config.features)
+    }
+
     /// Number of directions of queues that keep pages mapped.
     fn nr_keeping(&self) -> usize {
         self.shares.iter().flat_map(|s| s.keeps).filter(|keeps| *keeps).count()
@@ -431,7 +438,7 @@ impl<P: Platform> Vif<P> {
 
     /// The first path of queue `i`, for TX and for RX.
     pub fn path_names(&self, i: usize) -> (&'static str, &'static str) {
-        let first = |dir| self.chain(i, dir).first().copied().unwrap_or(PathName::Copy.name());
+        let first = |dir| self.shown(i, dir).into_iter().flatten().next().unwrap_or(PathName::Copy.name());
         (first(0), first(1))
     }
 
@@ -439,7 +446,12 @@ impl<P: Platform> Vif<P> {
     /// [shown](crate::net::path::ChainNames::shown): gref mappings only while the front has pages
     /// mapped.
     pub fn chain(&self, i: usize, dir: usize) -> Vec<&'static str> {
-        self.shares[i].chains[dir].shown(self.gref_pages(i)[dir] > 0)
+        self.shown(i, dir).into_iter().flatten().collect()
+    }
+
+    fn shown(&self, i: usize, dir: usize) -> Option<impl Iterator<Item = &'static str>> {
+        let mapped = self.gref_pages(i).get(dir).is_some_and(|pages| *pages > 0);
+        Some(self.shares.get(i)?.chains.get(dir)?.shown(mapped))
     }
 
     /// For TX and RX: bytes of a frame that fit a staging buffer of queue `i`. None: there are no

@@ -2,6 +2,7 @@
 //! path serves every frame, and is the fall-back of all others.
 
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::BackPath;
 use crate::platform::{CopyOp, LentCopies, LocalBytes, PeerMem, Platform};
@@ -9,17 +10,21 @@ use crate::port::{Arena, Burst, Token};
 use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
 
-/// The path `copy`, with the operations of the current batch. Its lists are allocated once.
-#[derive(Debug)]
+/// The path `copy`, with the operations of the current batch. Its lists are allocated once. Before
+/// there is [room](Self::make_room), it serves no frame.
+#[derive(Debug, Default)]
 pub struct CopyPath {
     ops: Bounded<CopyOp>,
     /// For each operation the frame and the fragment that it copies.
     of: Bounded<(u8, u8)>,
 }
 
-impl Default for CopyPath {
-    fn default() -> Self {
-        Self { ops: Bounded::new(BATCH_SLOTS), of: Bounded::new(BATCH_SLOTS) }
+impl CopyPath {
+    /// Makes room for the operations of a batch.
+    pub fn make_room(&mut self) -> Result<(), PlatformError> {
+        self.ops = Bounded::new(BATCH_SLOTS)?;
+        self.of = Bounded::new(BATCH_SLOTS)?;
+        Ok(())
     }
 }
 

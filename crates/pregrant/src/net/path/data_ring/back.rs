@@ -15,6 +15,7 @@
 use super::places::{Places, Used};
 use super::{PIECE_MAX, PLACE_BYTES, copy_out_around, rounded};
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
 use crate::net::ahead::{AHEAD, AHEAD_BYTES, SHORT};
 use crate::net::batch::{Claim, RxBatch, Todo, TxBatch, bits};
 use crate::net::features::MAX_HEADROOM;
@@ -92,9 +93,9 @@ impl<P: Platform> DataRingPath<P> {
     }
 
     /// RX: the path over the half `in`, which is used once it was [resumed](Self::resume).
-    pub fn rx(map: <P::Peer as PeerMem>::Map, size: u32) -> Self {
-        let given = Given { size, places: Places::new(size), used: Used::new(1), ring_size: 1, full: 0 };
-        Self { map, size: size as usize, given: Some(given) }
+    pub fn rx(map: <P::Peer as PeerMem>::Map, size: u32) -> Result<Self, PlatformError> {
+        let given = Given { size, places: Places::new(size), used: Used::new(1)?, ring_size: 1, full: 0 };
+        Ok(Self { map, size: size as usize, given: Some(given) })
     }
 
     /// Length of this half of the data ring, in bytes.
@@ -110,10 +111,13 @@ impl<P: Platform> DataRingPath<P> {
     /// RX: marks as used what a predecessor handed out on a ring of `ring_size` slots. `left` has
     /// the responses (with ring indices, the oldest first) of slots that the front has not posted
     /// again; `next` is the ring index of the next response.
-    pub fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
-        if let Some(given) = &mut self.given {
-            given.resume(ring_size, left, next);
-        }
+    pub fn resume(
+        &mut self,
+        ring_size: u32,
+        left: &[(u32, RxResponse)],
+        next: u32,
+    ) -> Result<(), PlatformError> {
+        self.given.as_mut().map_or(Ok(()), |given| given.resume(ring_size, left, next))
     }
 
     /// RX: frames that found no room since the last call, and the most bytes in use at a time.
@@ -151,9 +155,9 @@ fn ask<M: SharedBytes>(
 impl Given {
     /// Marks as used what a predecessor handed out. If the responses make no sense (the front can
     /// change them), the whole half counts as in use until the front has posted all their slots.
-    fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) {
+    fn resume(&mut self, ring_size: u32, left: &[(u32, RxResponse)], next: u32) -> Result<(), PlatformError> {
         let size = self.size;
-        (self.ring_size, self.used) = (ring_size, Used::new(ring_size));
+        (self.ring_size, self.used) = (ring_size, Used::new(ring_size)?);
         let pieces = left.iter().filter(|(_, rsp)| rsp.flags & RXF_DATA_RING != 0);
         let mut first = None;
         // The bytes in use, from the oldest response's place to the end of the newest.
@@ -173,17 +177,18 @@ impl Given {
         }
         let Some(from) = first else {
             self.places = Places::new(size);
-            return;
+            return Ok(());
         };
         if honest {
             // The gap ahead of the first is its slot's too; its size is unknown.
             let used = end.saturating_add(u32::from(MAX_HEADROOM)).min(size);
             self.places = Places::resumed(size, from.wrapping_add(end), used);
         } else {
-            self.used = Used::new(self.ring_size);
+            self.used = Used::new(self.ring_size)?;
             self.places = Places::resumed(size, 0, size);
             self.used.note(next.wrapping_sub(1), 0);
         }
+        Ok(())
     }
 
     #[inline(always)]

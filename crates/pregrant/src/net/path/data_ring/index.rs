@@ -7,11 +7,12 @@
 //! Each half is validated by itself. What a front may do: change the page while it is read. The
 //! copy is validated.
 
+use crate::memory;
 use crate::shm::SharedBytes;
 use crate::sort::sorted;
 use crate::units::GrantRef;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN, REFS, RING_ORDER, half_bytes};
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 use core::fmt;
 
 /// An error in an index page, or in one half of the area that it names.
@@ -32,6 +33,8 @@ pub enum IndexFault {
     },
     /// The same grant reference is in the page twice.
     Twice(GrantRef),
+    /// There is no memory for the back's copy of the page.
+    NoMemory,
 }
 
 impl fmt::Display for IndexFault {
@@ -44,6 +47,7 @@ impl fmt::Display for IndexFault {
                 write!(f, "page {page} of this half has the reference 0, and others have not")
             }
             Self::Twice(gref) => write!(f, "reference {} is named twice", gref.0),
+            Self::NoMemory => f.write_str("the backend has no memory for its copy of the page"),
         }
     }
 }
@@ -68,7 +72,7 @@ pub fn write(page: &impl SharedBytes, order: u32, halves: [&[GrantRef]; 2]) -> b
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IndexPage {
     order: u32,
-    refs: Vec<u32>,
+    refs: Box<[u32]>,
 }
 
 impl IndexPage {
@@ -80,8 +84,8 @@ impl IndexPage {
         if order < ORDER_MIN || order > most {
             return Err(IndexFault::Order { found: order, most });
         }
-        let refs = (0..1 << order).map(|k| page.load_u32(REFS + 4 * k).unwrap_or(0)).collect();
-        Ok(Self { order, refs })
+        let refs = memory::collected((0..1 << order).map(|k| page.load_u32(REFS + 4 * k).unwrap_or(0)));
+        Ok(Self { order, refs: refs.map_err(|_| IndexFault::NoMemory)? })
     }
 
     /// Length of one half of the data ring, in bytes.
@@ -90,9 +94,12 @@ impl IndexPage {
     }
 
     /// The references of `in` and of `out`; None for a half that is not wanted.
-    pub fn validate(&self) -> [Result<Option<Vec<GrantRef>>, IndexFault>; 2] {
-        let order = sorted(self.refs.iter().copied().filter(|gref| *gref != 0));
-        let twice: Vec<u32> = order.array_windows().filter(|[a, b]| a == b).map(|[a, _]| *a).collect();
+    pub fn validate(&self) -> [Result<Option<Box<[GrantRef]>>, IndexFault>; 2] {
+        let Ok(order) = sorted(self.refs.iter().copied()) else {
+            return [const { Err(IndexFault::NoMemory) }; 2];
+        };
+        // Equal references are beside each other.
+        let is_twice = |gref: &u32| order.get(order.partition_point(|other| other < gref) + 1) == Some(gref);
         let (within, out) = self.refs.split_at(self.refs.len() / 2);
         [within, out].map(|half| {
             if half.iter().all(|gref| *gref == 0) {
@@ -101,9 +108,11 @@ impl IndexPage {
             if let Some(page) = half.iter().position(|gref| *gref == 0) {
                 return Err(IndexFault::NoReference { page });
             }
-            match half.iter().find(|gref| twice.binary_search(gref).is_ok()) {
+            match half.iter().find(|gref| is_twice(gref)) {
                 Some(gref) => Err(IndexFault::Twice(GrantRef(*gref))),
-                None => Ok(Some(half.iter().copied().map(GrantRef).collect())),
+                None => memory::collected(half.iter().copied().map(GrantRef))
+                    .map(Some)
+                    .map_err(|_| IndexFault::NoMemory),
             }
         })
     }
@@ -116,6 +125,7 @@ mod tests {
     use crate::platform::{Access, GrantPool};
     use crate::units::DomId;
     use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     fn validated(
@@ -146,11 +156,11 @@ mod tests {
             assert!(write(&page, order, [within, out]));
             let index = IndexPage::read(&page, ORDER_MAX).unwrap();
             assert_eq!(index.half_bytes() as usize, within.len() * crate::PAGE_SIZE);
-            assert_eq!(index.validate(), [Ok(Some(within.to_vec())), Ok(Some(out.to_vec()))]);
+            assert_eq!(index.validate(), [Ok(Some(within.into())), Ok(Some(out.into()))]);
             assert!(write(&page, order, [&[], out]));
             assert_eq!(
                 IndexPage::read(&page, ORDER_MAX).unwrap().validate(),
-                [Ok(None), Ok(Some(out.to_vec()))]
+                [Ok(None), Ok(Some(out.into()))]
             );
         }
     }

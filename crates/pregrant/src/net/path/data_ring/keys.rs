@@ -12,10 +12,10 @@ use super::index::IndexFault;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::wire::data_ring::{ORDER_MAX, ORDER_MIN};
-use crate::xenbus::KeyError;
 use crate::xenbus::connect_error::TooManyPages;
-use crate::xenbus::key_source::{KeySource, Pairs, decimal, flag, put};
+use crate::xenbus::key_source::{KeySink, KeySource, decimal, flag, put};
 use crate::xenbus::ring_keys::queue_prefix;
+use crate::xenbus::{KeyError, KeyName};
 use alloc::format;
 use alloc::string::String;
 use core::fmt;
@@ -39,7 +39,7 @@ pub const KEYS: PathKeys = PathKeys {
 };
 
 /// Writes what a back offers: rings of up to this order. With order 0 it offers none.
-pub(super) fn put_offer(p: &mut Pairs, max_order: u32) {
+pub(super) fn put_offer(p: &mut dyn KeySink, max_order: u32) {
     if max_order >= ORDER_MIN {
         put(p, FEATURE, 1);
         put(p, MAX_ORDER, max_order);
@@ -47,6 +47,7 @@ pub(super) fn put_offer(p: &mut Pairs, max_order: u32) {
 }
 
 /// Reads the largest order that a back offers.
+#[inline(never)] // a kernel's stack has no room for those of all paths at once
 pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
     if !flag(keys, FEATURE)? {
         return Ok(0);
@@ -56,7 +57,7 @@ pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
 }
 
 /// Path of the back's key that says which halves of a queue's data ring it accepted.
-pub fn active_key(i: usize, n: usize) -> String {
+pub fn active_key(i: usize, n: usize) -> KeyName {
     queue_prefix(i, n) + ACTIVE
 }
 

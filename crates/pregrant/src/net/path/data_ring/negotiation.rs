@@ -10,6 +10,7 @@
 use super::SMALLER;
 use super::back::DataRingPath;
 use super::front::DataArea;
+use super::index::IndexFault;
 use super::index::IndexPage;
 use super::keys::{self, HalfRefusal};
 use crate::error::PlatformError;
@@ -26,10 +27,12 @@ use crate::platform::{Access, PeerMem, Platform};
 use crate::shm::SharedBytes;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::data_ring::ORDER_MIN;
+use crate::xenbus::KeyName;
 use crate::xenbus::connect_error::TooManyPages;
-use crate::xenbus::key_source::{KeySink, KeySource, Pairs};
-use alloc::string::{String, ToString};
-use alloc::vec::Vec;
+use crate::xenbus::key_source::{KeySink, KeySource};
+use alloc::boxed::Box;
+
+use core::fmt::Display;
 
 /// The path `data-ring`, as the two ends negotiate it.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +49,7 @@ impl Negotiate for DataRing {
     type QueueRequest = RingRequest;
     type Acceptor<P: Platform> = ();
 
-    fn put_offer(max_order: &u32, pairs: &mut Pairs) {
+    fn put_offer(max_order: &u32, pairs: &mut dyn KeySink) {
         keys::put_offer(pairs, *max_order);
     }
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
@@ -61,12 +64,12 @@ impl Negotiate for DataRing {
     fn read_request<S: KeySource>(
         keys: &mut S,
         max_order: &u32,
-        queues: &[&str],
+        queues: &[KeyName],
     ) -> Requests<(), RingRequest, S::Error> {
         ring_requests(keys, *max_order >= ORDER_MIN, queues, keys::INDEX_REF)
     }
-    fn active_key(front: &FrontRequest, queue: usize) -> Option<String> {
-        let asks = front.queues[queue].data_ring != RingRequest::None;
+    fn active_key(front: &FrontRequest, queue: usize) -> Option<KeyName> {
+        let asks = front.queues.get(queue)?.data_ring != RingRequest::None;
         asks.then(|| keys::active_key(queue, front.queues.len()))
     }
     #[inline(never)] // a kernel's stack has no room for those of all paths at once
@@ -76,17 +79,19 @@ impl Negotiate for DataRing {
         queue: usize,
         said: Said<'_>,
     ) -> Result<Accepted<P>, Lost> {
-        if cx.queue(queue).data_ring == RingRequest::None {
+        let Some(keys) = cx.queue(queue).filter(|keys| keys.data_ring != RingRequest::None) else {
             return Ok(Accepted::NONE);
-        }
+        };
         let refused = cx.refused.len();
         let may = said.lists(ActiveLists::BOTH);
-        let Area { tx, rx, pages } = area(cx, queue, may);
+        let Area { tx, rx, pages } = area(cx, (queue, &keys.data_ring), may);
         let active = ActiveLists { tx: tx.is_some(), rx: rx.is_some() };
         if said.is_reattach() && active != may {
-            let why = cx.refused.get(refused).map(|(_, _, why)| why.to_string());
-            let why = why.unwrap_or_else(|| "its index page names it no longer".into());
-            return Err(Lost::again(format_args!("data ring of queue {queue}"), &why));
+            let why: &dyn Display = match cx.refused.get(refused) {
+                Some((_, _, why)) => why,
+                None => &"its index page names it no longer",
+            };
+            return Err(Lost::again(format_args!("data ring of queue {queue}"), why));
         }
         let active = Some(active.text(ActiveLists::BOTH));
         Ok(Accepted { tx: tx.map(AnyPath::DataRing), rx: rx.map(AnyPath::DataRing), pages, active })
@@ -107,14 +112,15 @@ impl Negotiate for DataRing {
 }
 
 /// Requests to try in turn when memory is short: this ring, then smaller ones, then none.
-pub fn smaller(asked: Option<u32>) -> Vec<Option<u32>> {
+pub fn smaller(asked: Option<u32>) -> impl Iterator<Item = Option<u32>> {
     let smaller = |order: u32| SMALLER.into_iter().filter_map(move |less| order.checked_sub(less));
     let rings = asked.into_iter().flat_map(smaller).filter(|order| *order >= ORDER_MIN);
-    rings.map(Some).chain([None]).collect()
+    rings.map(Some).chain([None])
 }
 
 /// Allocates a queue's data ring, for the directions in which no other path carries every frame,
 /// and the keys that describe it.
+#[inline(never)] // as of each path: a kernel's stack is small
 pub fn take_memory<P: Platform>(
     order: u32,
     queue: &mut QueueMemory<'_, P>,
@@ -145,36 +151,45 @@ impl<P: Platform> Area<P> {
 }
 
 /// Maps those halves of a queue's data ring that are valid and that `may` allows.
-fn area<P: Platform>(cx: &mut Accepting<'_, P>, queue: usize, may: ActiveLists) -> Area<P> {
+fn area<P: Platform>(
+    cx: &mut Accepting<'_, P>,
+    (queue, request): (usize, &RingRequest),
+    may: ActiveLists,
+) -> Area<P> {
     let mut area = Area::NONE;
     if !may.any() {
         return area;
     }
     let (p, of, mut left) = (cx.p, cx.of, cx.left);
-    let (request, most) = (&cx.queue(queue).data_ring, cx.offered.data_ring);
-    let mut refuse = |dirs: &[&'static str], why: HalfRefusal| {
-        dirs.iter().for_each(|dir| cx.refuse(queue, dir, Refusal::DataRing(why.clone())));
-    };
+    let most = cx.offered.data_ring;
+    let mut refuse = |dir, why: HalfRefusal| cx.refuse(queue, dir, Refusal::DataRing(why));
+    let mut refuse_both = |why: &dyn Fn() -> HalfRefusal| ["tx", "rx"].map(|dir| refuse(dir, why()));
     let index = match request {
         RingRequest::None => return area,
         RingRequest::Bad { key, value } => {
-            refuse(&["tx", "rx"], HalfRefusal::Key(bad_page_key(key, value, of)));
+            refuse_both(&|| HalfRefusal::Key(bad_page_key(key, value, of)));
             return area;
         }
         RingRequest::Index(gref) => *gref,
     };
-    let page = p.peer().map(of, &[index], Access::ReadOnly).map_err(HalfRefusal::Index);
     // Mapped no longer than it is read: not counted with what the guest has mapped.
-    let page = match page.and_then(|page| IndexPage::read(&page, most).map_err(HalfRefusal::Fault)) {
+    let page = match p.peer().map(of, &[index], Access::ReadOnly) {
+        Ok(page) => IndexPage::read(&page, most),
+        Err(why) => {
+            refuse_both(&|| HalfRefusal::Index(why));
+            return area;
+        }
+    };
+    let page = match page {
         Ok(page) => page,
         Err(why) => {
-            refuse(&["tx", "rx"], why);
+            refuse_both(&|| HalfRefusal::Fault(why));
             return area;
         }
     };
     let size = page.half_bytes();
     let [within, out] = page.validate();
-    let mut take = |half: Result<Option<Vec<GrantRef>>, _>, acc| {
+    let mut take = |half: Result<Option<Box<[GrantRef]>>, _>, acc| {
         let Some(refs) = half.map_err(HalfRefusal::Fault)? else { return Ok(None) };
         if refs.len() > left {
             return Err(HalfRefusal::TooManyPages(TooManyPages { asked: refs.len(), left }));
@@ -191,11 +206,14 @@ fn area<P: Platform>(cx: &mut Accepting<'_, P>, queue: usize, may: ActiveLists) 
     let pages = size as usize / PAGE_SIZE;
     match out {
         Ok(map) => area.tx = map.map(|map| DataRingPath::tx(map, size)),
-        Err(why) => refuse(&["tx"], why),
+        Err(why) => refuse("tx", why),
     }
     match within {
-        Ok(map) => area.rx = map.map(|map| DataRingPath::rx(map, size)),
-        Err(why) => refuse(&["rx"], why),
+        Ok(map) => match map.map(|map| DataRingPath::rx(map, size)).transpose() {
+            Ok(rx) => area.rx = rx,
+            Err(_) => refuse("rx", HalfRefusal::Fault(IndexFault::NoMemory)),
+        },
+        Err(why) => refuse("rx", why),
     }
     area.pages = pages * (usize::from(area.tx.is_some()) + usize::from(area.rx.is_some()));
     area

@@ -10,8 +10,9 @@
 //! out: a peer affects them only by the order in which it answers or posts.
 
 use super::rounded;
+use crate::error::PlatformError;
+use crate::memory;
 use alloc::boxed::Box;
-use alloc::vec;
 
 /// The bytes of one half of a data ring that are handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,8 +103,8 @@ pub struct Used<T> {
 
 impl<T: Copy + Default> Used<T> {
     /// Allocates room for `n` places at a time, a power of two.
-    pub fn new(n: u32) -> Self {
-        Self::over(vec![(T::default(), 0); n as usize].into_boxed_slice())
+    pub fn new(n: u32) -> Result<Self, PlatformError> {
+        memory::list((T::default(), 0), n as usize).map(Self::over)
     }
 
     /// Uses `list` for as many places at a time as it has entries, a power of two.
@@ -171,6 +172,7 @@ mod tests {
     use super::*;
     use crate::net::path::data_ring::PLACE_BYTES;
     use alloc::collections::VecDeque;
+    use alloc::vec;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -222,7 +224,7 @@ mod tests {
 
     #[test]
     fn what_is_freed_is_the_oldest_whatever_is_done_first() {
-        let mut used = Used::<bool>::new(4);
+        let mut used = Used::<bool>::new(4).expect("memory");
         let numbers: Vec<u32> = [64, 128, 192, 256].map(|head| used.note(false, head)).into();
         assert!(!used.has_room(1));
         used.set(numbers[2], true);

@@ -13,6 +13,8 @@ use super::exchange::GrefExchange;
 use super::table::GrefTable;
 use crate::array::within;
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::ahead::SHORT;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::BackPath;
@@ -43,14 +45,17 @@ pub struct GrefMappingPath<P: Platform> {
 
 impl<P: Platform> GrefMappingPath<P> {
     /// A path that has the table, or gets it later.
-    pub fn new(table: Option<Box<Table<P>>>) -> Self {
-        let places = crate::array::filled(NOWHERE);
-        Self { table, exchange: None, places, held: HeldFrames::default() }
+    pub fn new(table: Option<Box<Table<P>>>) -> Result<Self, PlatformError> {
+        let places = memory::array(NOWHERE)?;
+        Ok(Self { table, exchange: None, places, held: HeldFrames::default() })
     }
 
     /// Like [`new`](Self::new), with the mailbox by which the vif's owner changes the table.
-    pub fn with_exchange(table: Option<Box<Table<P>>>, exchange: Arc<Exchange<P>>) -> Self {
-        Self { exchange: Some(exchange), ..Self::new(table) }
+    pub fn with_exchange(
+        table: Option<Box<Table<P>>>,
+        exchange: Arc<Exchange<P>>,
+    ) -> Result<Self, PlatformError> {
+        Ok(Self { exchange: Some(exchange), ..Self::new(table)? })
     }
 
     /// The mailbox by which the vif's owner changes the table.

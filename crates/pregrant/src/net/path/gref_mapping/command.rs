@@ -8,7 +8,6 @@ use crate::bounded::Bounded;
 use crate::linked::Entry;
 use crate::units::GrantRef;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// A page of the guest that is mapped.
 #[derive(Debug)]
@@ -34,6 +33,6 @@ pub(super) type Unplaced<M> = Bounded<(GrantRef, Mapped<M>)>;
 /// A command of the vif's owner to the queue's worker, with the memory that its execution needs.
 #[derive(Debug)]
 pub(super) enum PageCommand<M> {
-    Keep { pages: Vec<(GrantRef, Mapped<M>)>, unplaced: Option<Box<Entry<Unplaced<M>>>> },
-    GiveBack { refs: Vec<GrantRef>, pages: Bounded<M> },
+    Keep { pages: Bounded<(GrantRef, Mapped<M>)>, unplaced: Option<Box<Entry<Unplaced<M>>>> },
+    GiveBack { refs: Bounded<GrantRef>, pages: Bounded<M> },
 }

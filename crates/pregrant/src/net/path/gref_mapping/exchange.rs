@@ -15,10 +15,11 @@
 use super::command::{Mapped, PageCommand, Unplaced};
 use super::table::GrefTable;
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
 use crate::linked::{Entry, Linked};
 use crate::sync::{AtomicBool, Lock, Ordering};
 use crate::units::GrantRef;
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 use core::mem;
 use core::sync::atomic::AtomicUsize;
 
@@ -30,13 +31,47 @@ pub struct GrefExchange<M> {
     commands: Lock<Linked<PageCommand<M>>>,
     /// The pages that the worker removed for the last [`GiveBack`](PageCommand::GiveBack), until
     /// the owner collects them.
-    given: Lock<Option<Vec<M>>>,
+    given: Lock<Option<Bounded<M>>>,
     /// True while a command waits: the port still holds frames in some of its pages, or a lock was
     /// held.
     waits: AtomicBool,
     has_given: AtomicBool,
     /// Number of pages in the table as the worker last saw it: all, and the writable ones.
     pages: [AtomicUsize; 2],
+}
+
+/// An order to keep pages, with the memory for them, which is asked for before they are mapped. By
+/// default: none, since it was taken.
+#[derive(Debug)]
+pub struct KeepOrder<M>(Option<Box<Entry<PageCommand<M>>>>);
+
+impl<M> KeepOrder<M> {
+    /// An order for at most `most` pages.
+    pub fn new(most: usize) -> Result<Self, PlatformError> {
+        let unplaced = Some(Entry::new(Unplaced::new(most)?)?);
+        Ok(Self(Some(Entry::new(PageCommand::Keep { pages: Bounded::new(most)?, unplaced })?)))
+    }
+
+    /// An order for these pages.
+    pub fn of(pages: impl ExactSizeIterator<Item = (GrantRef, Mapped<M>)>) -> Result<Self, PlatformError> {
+        let mut order = Self::new(pages.len())?;
+        order.fill(pages);
+        Ok(order)
+    }
+
+    /// Puts pages in an order that has none, as many as it was made for.
+    pub fn fill(&mut self, new: impl Iterator<Item = (GrantRef, Mapped<M>)>) {
+        if let Some(PageCommand::Keep { pages, .. }) = self.0.as_mut().map(|order| &mut order.item) {
+            new.for_each(|page| pages.put(page));
+            // The worker takes them from the end.
+            pages.reverse();
+        }
+    }
+
+    /// Leaves none behind.
+    pub(super) fn take(&mut self) -> Self {
+        Self(self.0.take())
+    }
 }
 
 impl<M> Default for GrefExchange<M> {
@@ -54,28 +89,24 @@ impl<M> Default for GrefExchange<M> {
 impl<M> GrefExchange<M> {
     /// Orders the worker to add these pages to its table. Advance the queue's
     /// [`ConfigGeneration`](crate::net::path::ConfigGeneration) afterwards.
-    pub fn keep(&self, mut pages: Vec<(GrantRef, Mapped<M>)>) {
-        // The worker takes them from the end.
-        pages.reverse();
-        let unplaced = Some(Entry::new(Unplaced::new(pages.len())));
-        self.order(PageCommand::Keep { pages, unplaced });
+    pub fn keep(&self, KeepOrder(order): KeepOrder<M>) {
+        if let Some(order) = order {
+            self.commands.lock().push(order);
+        }
     }
 
     /// Orders the worker to remove these pages from its table and to [return](Self::given) them
     /// together. Advance the queue's [`ConfigGeneration`](crate::net::path::ConfigGeneration)
     /// afterwards.
-    pub fn want_back(&self, refs: Vec<GrantRef>) {
-        let pages = Bounded::new(refs.len());
-        self.order(PageCommand::GiveBack { refs, pages });
-    }
-
-    fn order(&self, command: PageCommand<M>) {
-        let entry = Entry::new(command);
-        self.commands.lock().push(entry);
+    pub fn want_back(&self, refs: Bounded<GrantRef>) -> Result<(), PlatformError> {
+        let pages = Bounded::new(refs.len())?;
+        let order = Entry::new(PageCommand::GiveBack { refs, pages })?;
+        self.commands.lock().push(order);
+        Ok(())
     }
 
     /// Pages that the owner wanted back, once the worker has removed all of them.
-    pub fn given(&self) -> Option<Vec<M>> {
+    pub fn given(&self) -> Option<Bounded<M>> {
         if !self.has_given() {
             return None;
         }
@@ -120,7 +151,7 @@ impl<M> GrefExchange<M> {
                         break;
                     };
                     refs.iter().filter_map(|gref| table.remove(*gref)).for_each(|page| pages.put(page));
-                    *given = Some(mem::take(pages).into_vec());
+                    *given = Some(mem::take(pages));
                     gave = true;
                 }
             }
@@ -148,32 +179,34 @@ mod tests {
 
     #[test]
     fn pages_come_and_go_when_the_queue_looks() {
-        let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(8));
+        let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(8).expect("memory"));
         let page = |r: u32, writable| (GrantRef(r), Mapped::new(r, writable));
-        exchange.keep(Vec::from([page(8, true), page(9, false)]));
+        exchange.keep(KeepOrder::of([page(8, true), page(9, false)].into_iter()).expect("memory"));
         assert_eq!((table.len(), exchange.pages()), (0, [0, 0]));
         assert!(!exchange.apply(&mut table) && !exchange.has_given());
         assert_eq!((table.len(), exchange.pages()), (2, [2, 1]));
-        exchange.want_back(Vec::from([GrantRef(8), GrantRef(77)]));
+        let refs = Bounded::of([GrantRef(8), GrantRef(77)].into_iter()).expect("memory");
+        assert_eq!(exchange.want_back(refs), Ok(()));
         assert_eq!(exchange.given(), None);
         assert!(exchange.apply(&mut table));
-        assert_eq!((exchange.given(), exchange.given()), (Some(Vec::from([8])), None));
+        assert_eq!((exchange.given().as_deref(), exchange.given().as_deref()), (Some([8].as_slice()), None));
         assert_eq!((table.len(), exchange.pages()), (1, [1, 0]));
     }
 
     #[test]
     fn a_list_of_which_a_page_is_held_waits_and_so_does_what_comes_behind_it() {
-        let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(8));
+        let (exchange, mut table) = (GrefExchange::default(), GrefTable::new(8).expect("memory"));
         let page = |r: u32| (GrantRef(r), Mapped::new(r, false));
-        exchange.keep(Vec::from([page(8), page(9)]));
+        exchange.keep(KeepOrder::of([page(8), page(9)].into_iter()).expect("memory"));
         exchange.apply(&mut table);
         table.hold(9);
-        exchange.want_back(Vec::from([GrantRef(8), GrantRef(9)]));
-        exchange.keep(Vec::from([page(10)]));
+        let refs = Bounded::of([GrantRef(8), GrantRef(9)].into_iter()).expect("memory");
+        assert_eq!(exchange.want_back(refs), Ok(()));
+        exchange.keep(KeepOrder::of([page(10)].into_iter()).expect("memory"));
         assert!(!exchange.apply(&mut table) && exchange.waits());
         assert_eq!((exchange.given(), table.len()), (None, 2));
         table.release(9);
         assert!(exchange.apply(&mut table) && !exchange.waits());
-        assert_eq!((exchange.given(), table.len()), (Some(Vec::from([8, 9])), 1));
+        assert_eq!((exchange.given().as_deref(), table.len()), (Some([8, 9].as_slice()), 1));
     }
 }

@@ -8,13 +8,15 @@
 //! may do: change the page while it is read, revoke it before the answer (then no status is
 //! written, and the answer says INVALID_PARAMETER).
 
+use crate::error::PlatformError;
+use crate::memory;
 use crate::platform::{Access, CopyOp, LocalBytes, PeerMem, Platform};
 use crate::shm::SharedBytes;
+use crate::sort::sorted;
 use crate::units::{DomId, GrantRef};
 use crate::wire::grant::GrantStatus;
 use crate::wire::netif_ctrl::{CtrlStatus, GREF_LIST_MAX, GREF_READONLY, GrefEntry};
-use alloc::collections::BTreeSet;
-use alloc::vec;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Why a list is invalid. For each of these reasons the guest gets INVALID_PARAMETER.
@@ -31,10 +33,18 @@ pub enum ListFault {
     Flags,
     /// An entry's reference is in the list or the table already.
     Twice,
+    /// There is no memory for the back's copy of the list.
+    NoMemory,
+}
+
+impl From<PlatformError> for ListFault {
+    fn from(_: PlatformError) -> Self {
+        Self::NoMemory
+    }
 }
 
 /// The first `n` entries of the page `gref` of domain `of`.
-pub fn read<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result<Vec<GrefEntry>, ListFault> {
+pub fn read<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result<Box<[GrefEntry]>, ListFault> {
     let mut bytes = room(n)?;
     let len = bytes.len() as u16; // a page at most
     let mut ops =
@@ -44,19 +54,24 @@ pub fn read<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result<Vec<Gref
     if !tried || ops[0].status != GrantStatus::OKAY {
         return Err(ListFault::Page);
     }
-    Ok(entries(&bytes))
+    entries(&bytes)
 }
 
 /// Like [`read`], for a page to which statuses can be written.
-pub fn read_writable<P: Platform>(p: &P, of: DomId, gref: u32, n: u32) -> Result<Vec<GrefEntry>, ListFault> {
+pub fn read_writable<P: Platform>(
+    p: &P,
+    of: DomId,
+    gref: u32,
+    n: u32,
+) -> Result<Box<[GrefEntry]>, ListFault> {
     let mut bytes = room(n)?;
     if gref == GrantRef::NONE.0 {
         return Err(ListFault::Page);
     }
     let page = p.peer().map(of, &[GrantRef(gref)], Access::ReadWrite).map_err(|_| ListFault::Page)?;
     let there = page.copy_out(0, &mut bytes);
-    p.peer().unmap(&mut vec![page]);
-    if there { Ok(entries(&bytes)) } else { Err(ListFault::Page) }
+    unmap(p, page);
+    if there { entries(&bytes) } else { Err(ListFault::Page) }
 }
 
 /// Writes the statuses of the first entries, and nothing else of the page. False: the page cannot
@@ -66,14 +81,21 @@ pub fn write_statuses<P: Platform>(p: &P, of: DomId, gref: u32, statuses: &[Ctrl
     let written = statuses.iter().enumerate().all(|(k, status)| {
         page.copy_in(k * GrefEntry::SIZE + GrefEntry::STATUS_OFFSET, &(status.raw() as u16).to_le_bytes())
     });
-    p.peer().unmap(&mut vec![page]);
+    unmap(p, page);
     written
+}
+
+fn unmap<P: Platform>(p: &P, page: <P::Peer as PeerMem>::Map) {
+    let mut done = Vec::new();
+    // Without memory for the list, a page is unmapped as it is dropped.
+    if memory::push(&mut done, page).is_ok() {
+        p.peer().unmap(&mut done);
+    }
 }
 
 /// Checks that each of these entries can be added on its own. `has` says which references are in
 /// the table.
 pub fn validate(entries: &[GrefEntry], has: impl Fn(u32) -> bool) -> Result<(), ListFault> {
-    let mut seen = BTreeSet::new();
     for entry in entries {
         if entry.gref == GrantRef::NONE.0 {
             return Err(ListFault::NoGrant);
@@ -81,20 +103,23 @@ pub fn validate(entries: &[GrefEntry], has: impl Fn(u32) -> bool) -> Result<(), 
         if entry.flags & !GREF_READONLY != 0 {
             return Err(ListFault::Flags);
         }
-        if !seen.insert(entry.gref) || has(entry.gref) {
+        if has(entry.gref) {
             return Err(ListFault::Twice);
         }
     }
-    Ok(())
+    let order = sorted(entries.iter().map(|entry| entry.gref))?;
+    if order.array_windows().any(|[a, b]| a == b) { Err(ListFault::Twice) } else { Ok(()) }
 }
 
-fn room(n: u32) -> Result<Vec<u8>, ListFault> {
-    let fits = (1..=GREF_LIST_MAX as u32).contains(&n);
-    fits.then(|| vec![0; n as usize * GrefEntry::SIZE]).ok_or(ListFault::Count)
+fn room(n: u32) -> Result<Box<[u8]>, ListFault> {
+    if !(1..=GREF_LIST_MAX as u32).contains(&n) {
+        return Err(ListFault::Count);
+    }
+    Ok(memory::list(0, n as usize * GrefEntry::SIZE)?)
 }
 
-fn entries(bytes: &[u8]) -> Vec<GrefEntry> {
-    bytes.as_chunks().0.iter().map(|bytes| GrefEntry::from_bytes(*bytes)).collect()
+fn entries(bytes: &[u8]) -> Result<Box<[GrefEntry]>, ListFault> {
+    Ok(memory::collected(bytes.as_chunks().0.iter().map(|bytes| GrefEntry::from_bytes(*bytes)))?)
 }
 
 #[cfg(test)]

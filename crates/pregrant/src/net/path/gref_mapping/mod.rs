@@ -19,6 +19,7 @@
 //! | `table` | a queue's mapped pages |
 //! | `exchange` | what passes between the control thread, which maps and unmaps, and the queue's worker |
 //! | `requests` | what the guest asks for by control requests, and what became of it |
+//! | `added` | the entries of a table, as the control thread knows them |
 //! | `page` | a table in memory that outlives the process |
 //! | `acceptance` | a table for each queue of a front with a control ring |
 //! | `back` | the path |
@@ -30,6 +31,7 @@
 //! what it did not, or the other way round: the front's requests are right in either case.
 
 pub mod acceptance;
+mod added;
 pub mod back;
 mod command;
 pub mod exchange;

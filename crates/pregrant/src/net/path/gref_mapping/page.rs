@@ -14,13 +14,13 @@
 //! Private to the back's domain: no peer can write it. It is checked as if one could.
 
 use super::LIMIT_MAX;
+use crate::memory;
 use crate::record_checksum;
 use crate::record_version::{RecordVersion, UnknownRecord};
 use crate::ring::crash::{self, Point};
 use crate::shm::SharedBytes;
 use crate::wire::netif_ctrl::GrefEntry;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Length in bytes of the memory for one table's record.
@@ -54,25 +54,27 @@ impl GrefPage {
         if version == 0 { Ok(false) } else { KIND.check(word(copy(version)), word(layout_of(version))) }
     }
 
-    /// The table as change number `version` left it; None: the record does not have all of it.
-    pub fn load(&self, version: u32) -> Option<Vec<GrefEntry>> {
+    /// The table as change number `version` left it; None: the record does not have all of it, or
+    /// there is no memory to read it.
+    pub fn load(&self, version: u32) -> Option<Box<[GrefEntry]>> {
         if version == 0 {
-            return Some(Vec::new());
+            return Some(Box::default());
         }
         let word = |i: usize| self.memory.load_u32(copy(version) + i * 4).unwrap_or(0);
         let n = word(COUNT) as usize;
         if self.check(version) != Ok(true) || word(1) != version || n > LIMIT_MAX {
             return None;
         }
-        let entries: Vec<_> = (0..n).map(|k| [word(ENTRIES + 2 * k), word(ENTRIES + 2 * k + 1)]).collect();
-        let right = checksum(version, &entries) == word(CHECKSUM);
-        let entry = |[gref, flags]: [u32; 2]| GrefEntry { gref, flags: flags as u16, status: 0 };
-        right.then(|| entries.into_iter().map(entry).collect())
+        let entries = (0..n).map(|k| [word(ENTRIES + 2 * k), word(ENTRIES + 2 * k + 1)]);
+        let entries = memory::collected(entries).ok()?;
+        let right = checksum(version, entries.iter().copied()) == word(CHECKSUM);
+        let entry = |[gref, flags]: &[u32; 2]| GrefEntry { gref: *gref, flags: *flags as u16, status: 0 };
+        if right { memory::collected(entries.iter().map(entry)).ok() } else { None }
     }
 
     /// Writes the table as of change number `version`: references with their flags.
-    pub fn store(&self, version: u32, entries: impl Iterator<Item = (u32, u16)>) {
-        let entries: Vec<_> = entries.take(LIMIT_MAX).map(|(gref, flags)| [gref, u32::from(flags)]).collect();
+    pub fn store(&self, version: u32, entries: impl Iterator<Item = (u32, u16)> + Clone) {
+        let entries = entries.take(LIMIT_MAX).map(|(gref, flags)| [gref, u32::from(flags)]);
         let put = |i: usize, word: u32| {
             let fits = self.memory.store_u32(copy(version) + i * 4, word);
             debug_assert!(fits, "a copy is inside its memory");
@@ -82,14 +84,14 @@ impl GrefPage {
         put(0, KIND.magic);
         put(1, version);
         crash::here(Point::InRecord);
-        put(COUNT, entries.len() as u32);
-        for (k, [gref, flags]) in entries.iter().enumerate() {
-            put(ENTRIES + 2 * k, *gref);
-            put(ENTRIES + 2 * k + 1, *flags);
+        put(COUNT, entries.clone().count() as u32);
+        for (k, [gref, flags]) in entries.clone().enumerate() {
+            put(ENTRIES + 2 * k, gref);
+            put(ENTRIES + 2 * k + 1, flags);
         }
         // Against one's own death the compiler is the only danger, as against a signal.
         compiler_fence(Ordering::SeqCst);
-        put(CHECKSUM, checksum(version, &entries));
+        put(CHECKSUM, checksum(version, entries));
         compiler_fence(Ordering::SeqCst);
     }
 }
@@ -103,18 +105,18 @@ fn layout_of(version: u32) -> usize {
     2 * COPY_BYTES + (version % 2) as usize * 4
 }
 
-fn checksum(version: u32, entries: &[[u32; 2]]) -> u32 {
-    record_checksum::of(
-        [KIND.magic, version, entries.len() as u32].into_iter().chain(entries.iter().flatten().copied()),
-    )
+fn checksum(version: u32, entries: impl Iterator<Item = [u32; 2]> + Clone) -> u32 {
+    let len = entries.clone().count() as u32;
+    record_checksum::of([KIND.magic, version, len].into_iter().chain(entries.flatten()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::platform::local::Pages;
+    use alloc::vec::Vec;
 
-    fn table(n: u32) -> impl Iterator<Item = (u32, u16)> {
+    fn table(n: u32) -> impl Iterator<Item = (u32, u16)> + Clone {
         (0..n).map(move |k| (8 + k * n, (k % 2) as u16))
     }
 

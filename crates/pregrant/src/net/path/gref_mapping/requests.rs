@@ -18,19 +18,23 @@
 //! XSA-300); revoke its list (INVALID_PARAMETER).
 
 use super::LIMIT_MAX;
-use super::exchange::GrefExchange;
+use super::added::{Added, Stage};
+use super::exchange::{GrefExchange, KeepOrder};
 use super::list;
 use super::page::{GREF_PAGE_BYTES, GrefPage};
 use super::table::Mapped;
+use crate::bounded::{Bounded, BoundedQueue};
+use crate::error::PlatformError;
 use crate::grants::MappedStats;
+use crate::memory;
 use crate::net::path::{ConfigGeneration, PathConfig};
 use crate::platform::{Access, PeerMem, Platform};
 use crate::record_version::UnknownRecord;
 use crate::units::{DomId, GrantRef};
 use crate::wire::netif_ctrl::{CtrlRequest, CtrlStatus, CtrlType, GREF_READONLY, GrefEntry};
+use crate::xenbus::KeyName;
 use crate::xenbus::back::KeptMemory;
-use alloc::collections::BTreeMap;
-use alloc::format;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
@@ -46,17 +50,9 @@ pub const QUEUES_MAX: usize = 64;
 
 type Map<P> = <<P as Platform>::Peer as PeerMem>::Map;
 
-/// An entry of a table, as this side knows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Added {
-    flags: u16,
-    /// The page is about to be unmapped.
-    going: bool,
-}
-
 /// The requests and pages of one queue.
 struct Queue<M> {
-    added: BTreeMap<u32, Added>,
+    added: Added,
     exchange: Arc<GrefExchange<M>>,
     share: Option<Arc<dyn ConfigGeneration>>,
     page: Option<GrefPage>,
@@ -85,21 +81,21 @@ pub struct CtrlWork {
 struct Job<M> {
     request: CtrlRequest,
     queue: usize,
-    entries: Vec<GrefEntry>,
+    entries: Box<[GrefEntry]>,
     step: Step<M>,
 }
 
 enum Step<M> {
     /// An earlier request for the same queue is not finished.
     Waiting,
-    /// These pages of the request are mapped so far.
-    Adding(Vec<M>),
+    /// These pages of the request are mapped so far. The order is for the worker, when all are.
+    Adding(Bounded<M>, KeepOrder<M>),
     /// The next page could not be mapped; the pages that were mapped must be unmapped.
-    Failing(Vec<M>),
-    /// The worker was asked to give back these entries (by index).
-    Wanted(Vec<usize>),
+    Failing(Bounded<M>),
+    /// The worker was asked to give back the entries with the status SUCCESS.
+    Wanted(Box<[CtrlStatus]>),
     /// The worker has given back these entries, and their pages are being unmapped.
-    Unmapping(Vec<usize>, Vec<M>),
+    Unmapping(Box<[CtrlStatus]>, Bounded<M>),
     /// The request is finished, with this status and number for its answer.
     Done(CtrlStatus, u32),
 }
@@ -120,7 +116,9 @@ pub struct Due {
 /// Executes a guest's requests to map and unmap pages, a bounded number in each control turn.
 pub struct GrefRequests<P: Platform> {
     queues: Vec<Queue<Map<P>>>,
-    jobs: Vec<Job<Map<P>>>,
+    jobs: BoundedQueue<Job<Map<P>>>,
+    /// Memory for the pages that are unmapped together.
+    unmapped: Bounded<Map<P>>,
     limit: usize,
     /// Number of pages that may still be added.
     room: usize,
@@ -132,13 +130,35 @@ pub struct GrefRequests<P: Platform> {
 impl<P: Platform> GrefRequests<P> {
     /// Serves queues with these exchanges. Each table has at most `limit` entries, all tables
     /// together `room`.
-    pub fn new(exchanges: Vec<Arc<GrefExchange<Map<P>>>>, limit: usize, room: usize) -> Self {
-        let queue = |exchange| {
-            let (added, share, page) = (BTreeMap::new(), None, None);
-            Queue { added, exchange, share, page, version: 0, most: 0, refused: 0, unfilled: limit }
-        };
-        let queues = exchanges.into_iter().take(QUEUES_MAX).map(queue).collect();
-        Self { queues, jobs: Vec::new(), limit, room, budget: 0, work: CtrlWork::default() }
+    pub fn new(
+        exchanges: Vec<Arc<GrefExchange<Map<P>>>>,
+        limit: usize,
+        room: usize,
+    ) -> Result<Self, PlatformError> {
+        let mut requests = Self::without_queues(limit, room)?;
+        exchanges.into_iter().try_for_each(|exchange| requests.add_queue(exchange))?;
+        Ok(requests)
+    }
+
+    fn without_queues(limit: usize, room: usize) -> Result<Self, PlatformError> {
+        Ok(Self {
+            queues: Vec::new(),
+            jobs: BoundedQueue::new(UNANSWERED_MAX)?,
+            unmapped: Bounded::new(MAPS_PER_TURN)?,
+            limit,
+            room,
+            budget: 0,
+            work: CtrlWork::default(),
+        })
+    }
+
+    fn add_queue(&mut self, exchange: Arc<GrefExchange<Map<P>>>) -> Result<(), PlatformError> {
+        if self.queues.len() >= QUEUES_MAX {
+            return Ok(());
+        }
+        let (added, share, page, unfilled) = (Added::default(), None, None, self.limit);
+        let queue = Queue { added, exchange, share, page, version: 0, most: 0, refused: 0, unfilled };
+        memory::push(&mut self.queues, queue)
     }
 
     /// True if a control request is of the types that are executed here (8, 9, 10).
@@ -155,20 +175,18 @@ impl<P: Platform> GrefRequests<P> {
         config: &PathConfig,
         room: usize,
         kept: KeptMemory<'_>,
-    ) -> Option<Self> {
-        let (exchanges, shares): (Vec<_>, Vec<_>) =
-            queues.map_while(|(exchange, share)| Some((exchange?, share))).unzip();
-        if exchanges.is_empty() {
-            return None;
-        }
-        let mut requests = Self::new(exchanges, config.gref_mapping.min(LIMIT_MAX), room);
-        for (i, share) in shares.into_iter().enumerate() {
+    ) -> Result<Option<Self>, PlatformError> {
+        let mut requests = Self::without_queues(config.gref_mapping.min(LIMIT_MAX), room)?;
+        let queues = queues.map_while(|(exchange, share)| Some((exchange?, share)));
+        for (i, (exchange, share)) in queues.enumerate() {
+            requests.add_queue(exchange)?;
             requests.set_share(i, Arc::<S>::clone(share));
-            if let Some(page) = kept(&format!("{i}/grefs"), GREF_PAGE_BYTES).and_then(GrefPage::new) {
+            let name = KeyName::of(format_args!("{i}/grefs"));
+            if let Some(page) = kept(&name, GREF_PAGE_BYTES).and_then(GrefPage::new) {
                 requests.keep(i, page);
             }
         }
-        Some(requests)
+        Ok(Some(requests).filter(|requests| !requests.queues.is_empty()))
     }
 
     /// Sets how queue `i` is notified whenever there is something for it.
@@ -200,27 +218,34 @@ impl<P: Platform> GrefRequests<P> {
     /// Restores the tables that a predecessor [recorded](Self::keep) for domain `of`, at these
     /// numbers of changes: at most `room` pages. A page that cannot be mapped again is left out;
     /// frames in it go by the next path.
-    pub fn resume(&mut self, p: &P, of: DomId, versions: &[u32]) {
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for a table.
+    pub fn resume(&mut self, p: &P, of: DomId, versions: &[u32]) -> Result<(), PlatformError> {
         let Self { queues, room, limit, .. } = self;
         for (q, &version) in queues.iter_mut().zip(versions) {
             q.version = version;
             let entries = q.page.as_ref().and_then(|page| page.load(version)).unwrap_or_default();
-            let mut pages = Vec::new();
-            for entry in entries.iter().take(*limit) {
+            let most = entries.len().min(*limit);
+            let (mut pages, mut order) = (Bounded::new(most)?, KeepOrder::new(most)?);
+            for entry in entries.iter().take(most) {
                 if *room > 0
-                    && !q.added.contains_key(&entry.gref)
+                    && !q.added.has(entry.gref)
                     && let Some(page) = map(p, of, entry)
                 {
+                    q.added.add([(entry.gref, entry.flags)].into_iter(), Stage::Stays)?;
                     *room -= 1;
-                    q.added.insert(entry.gref, Added { flags: entry.flags, going: false });
-                    pages.push((GrantRef(entry.gref), page));
+                    pages.put((GrantRef(entry.gref), page));
                 }
             }
             q.most = q.added.len();
             q.unfilled = limit.saturating_sub(q.most);
-            q.exchange.keep(pages);
+            order.fill(pages.into_vec().into_iter());
+            q.exchange.keep(order);
             q.order();
         }
+        Ok(())
     }
 
     /// Takes over the requests that a predecessor had taken from the ring and not answered.
@@ -230,7 +255,8 @@ impl<P: Platform> GrefRequests<P> {
                 // The predecessor had accepted the request, so it ends with this status in any
                 // case.
                 let step = Step::Done(status, data);
-                self.jobs.push(Job { request: *request, queue: usize::MAX, entries: Vec::new(), step });
+                let job = Job { request: *request, queue: usize::MAX, entries: Box::default(), step };
+                self.jobs.put(job); // no more were taken than there is room for
             }
         }
     }
@@ -284,7 +310,7 @@ impl<P: Platform> GrefRequests<P> {
     pub fn can_move(&self) -> bool {
         let is_idle = |job: &Job<_>| match job.step {
             Step::Waiting => true,
-            Step::Wanted(_) => !self.queues[job.queue].exchange.has_given(),
+            Step::Wanted(_) => self.queues.get(job.queue).is_some_and(|q| !q.exchange.has_given()),
             _ => false,
         };
         !self.jobs.iter().all(is_idle)
@@ -313,42 +339,61 @@ impl<P: Platform> GrefRequests<P> {
         if let Step::Done(status, data) = job.step {
             return Some((status, data));
         }
-        self.jobs.push(job);
-        None
+        match self.jobs.push_back(job) {
+            Ok(()) => None,
+            Err(_) => INVALID, // cannot be: `can_take` was asked
+        }
     }
 
     /// Starts the first request of a queue: validates it, and reserves or marks its pages.
     fn begin(&mut self, job: &mut Job<Map<P>>) {
-        let q = &mut self.queues[job.queue];
+        let started = match job.request.msg_type == CtrlType::AddGrefMapping.raw() {
+            true => self.begin_adding(job),
+            false => self.begin_removing(job),
+        };
+        job.step = started.unwrap_or(Step::Done(CtrlStatus::InvalidParameter, 0));
+    }
+
+    /// Reserves the entries of an ADD. None: the list is invalid, or there is no room for it.
+    #[inline(never)]
+    fn begin_adding(&mut self, job: &Job<Map<P>>) -> Option<Step<Map<P>>> {
+        let q = self.queues.get_mut(job.queue)?;
         let n = job.entries.len();
-        if job.request.msg_type == CtrlType::AddGrefMapping.raw() {
-            let fits = q.added.len() + n <= self.limit && n <= self.room;
-            q.refused += if fits { 0 } else { n as u64 };
-            if !fits || list::validate(&job.entries, |gref| q.added.contains_key(&gref)).is_err() {
-                job.step = Step::Done(CtrlStatus::InvalidParameter, 0);
-                return;
-            }
-            self.room -= n;
-            let added = |entry: &GrefEntry| (entry.gref, Added { flags: entry.flags, going: false });
-            q.added.extend(job.entries.iter().map(added));
-            job.step = Step::Adding(Vec::with_capacity(n));
-            return;
+        let fits = q.added.len() + n <= self.limit && n <= self.room;
+        q.refused += if fits { 0 } else { n as u64 };
+        if !fits || list::validate(&job.entries, |gref| q.added.has(gref)).is_err() {
+            return None;
         }
-        let mut going = Vec::new();
-        for (k, entry) in job.entries.iter().enumerate() {
+        let (maps, order) = (Bounded::new(n).ok()?, KeepOrder::new(n).ok()?);
+        let entries = job.entries.iter().map(|entry| (entry.gref, entry.flags));
+        q.added.add(entries, Stage::Comes).ok()?;
+        self.room -= n;
+        Some(Step::Adding(maps, order))
+    }
+
+    /// Marks the entries of a DEL, and asks the worker for their pages. None: there is no memory to
+    /// do so.
+    #[inline(never)]
+    fn begin_removing(&mut self, job: &Job<Map<P>>) -> Option<Step<Map<P>>> {
+        let q = self.queues.get_mut(job.queue)?;
+        let mut statuses = memory::list(CtrlStatus::InvalidParameter, job.entries.len()).ok()?;
+        let mut refs = Bounded::new(job.entries.len()).ok()?;
+        for (entry, status) in job.entries.iter().zip(&mut statuses) {
             // A page that is listed twice is unmapped once.
-            if let Some(added) = q.added.get_mut(&entry.gref).filter(|added| !added.going) {
-                added.going = true;
-                going.push(k);
+            if q.added.advance(entry.gref, Stage::Stays, Stage::Leaves) {
+                *status = CtrlStatus::Success;
+                refs.put(GrantRef(entry.gref));
             }
         }
-        if going.is_empty() {
-            job.step = Step::Unmapping(going, Vec::new());
-            return;
+        if refs.is_empty() {
+            return Some(Step::Unmapping(statuses, Bounded::without_room()));
         }
-        q.exchange.want_back(going.iter().map(|&k| GrantRef(job.entries[k].gref)).collect());
+        if q.exchange.want_back(refs).is_err() {
+            q.added.advance_all(Stage::Leaves, Stage::Stays);
+            return None;
+        }
         q.order();
-        job.step = Step::Wanted(going);
+        Some(Step::Wanted(statuses))
     }
 
     /// Called when a control turn begins.
@@ -365,31 +410,35 @@ impl<P: Platform> GrefRequests<P> {
     /// Continues the requests of domain `of` that are under way, and returns the next one that is
     /// finished. Its table is recorded; the record is valid once the number in `changed` is stored.
     pub fn due(&mut self, p: &P, of: DomId) -> Option<Due> {
-        for at in 0..self.jobs.len() {
-            let queue = self.jobs[at].queue;
-            if self.jobs[..at].iter().any(|earlier| earlier.queue == queue) {
-                continue;
+        let mut at = 0;
+        while let Some(Job { queue, .. }) = self.jobs.get(at) {
+            if self.jobs.iter().take(at).all(|earlier| earlier.queue != *queue) {
+                self.begin_waiting(at);
+                if let Some(due) = self.go_on(p, of, at) {
+                    self.jobs.remove(at);
+                    return Some(due);
+                }
             }
-            if matches!(self.jobs[at].step, Step::Waiting) {
-                let mut job = Job {
-                    entries: mem::take(&mut self.jobs[at].entries),
-                    step: Step::Waiting,
-                    ..self.jobs[at]
-                };
-                self.begin(&mut job);
-                self.jobs[at] = job;
-            }
-            if let Some(due) = self.go_on(p, of, at) {
-                self.jobs.remove(at);
-                return Some(due);
-            }
+            at += 1;
         }
         None
     }
 
+    /// Starts the request at this place, if it waits.
+    fn begin_waiting(&mut self, at: usize) {
+        let waiting = self.jobs.get_mut(at).filter(|job| matches!(job.step, Step::Waiting));
+        let Some(Job { request, queue, entries, .. }) = waiting else { return };
+        let (request, queue, entries) = (*request, *queue, mem::take(entries));
+        let mut started = Job { request, queue, entries, step: Step::Waiting };
+        self.begin(&mut started);
+        if let Some(job) = self.jobs.get_mut(at) {
+            *job = started;
+        }
+    }
+
     fn go_on(&mut self, p: &P, of: DomId, at: usize) -> Option<Due> {
-        let Self { queues, jobs, room, budget, work, .. } = self;
-        let Job { request, queue, entries, step } = &mut jobs[at];
+        let Self { queues, jobs, unmapped, room, budget, work, .. } = self;
+        let Job { request, queue, entries, step } = jobs.get_mut(at)?;
         let due = |status, data, changed| Some(Due { request: *request, status, data, changed });
         if let Step::Done(status, data) = step {
             return due(*status, *data, None);
@@ -397,53 +446,50 @@ impl<P: Platform> GrefRequests<P> {
         let q = queues.get_mut(*queue)?;
         'steps: loop {
             match &mut *step {
-                Step::Adding(maps) => {
-                    while maps.len() < entries.len() {
+                Step::Adding(maps, order) => {
+                    while let Some(entry) = entries.get(maps.len()) {
                         *budget = budget.checked_sub(1)?;
                         work.all += 1;
                         if let Some(left) = q.unfilled.checked_sub(1) {
                             q.unfilled = left;
                             work.filling += 1;
                         }
-                        let Some(page) = map(p, of, &entries[maps.len()]) else {
+                        let page = map(p, of, entry).and_then(|page| maps.push(page.map).ok());
+                        if page.is_none() {
                             *step = Step::Failing(mem::take(maps));
                             continue 'steps;
-                        };
-                        maps.push(page.map);
+                        }
                     }
                     let page = |(entry, map): (&GrefEntry, _)| {
                         (GrantRef(entry.gref), Mapped::new(map, is_writable(entry.flags)))
                     };
-                    q.exchange.keep(entries.iter().zip(maps.drain(..)).map(page).collect());
+                    order.fill(entries.iter().zip(maps.to_drain().drain(..)).map(page));
+                    q.exchange.keep(order.take());
                     q.order();
+                    q.added.advance_all(Stage::Comes, Stage::Stays);
                     q.most = q.most.max(q.added.len());
                     // Unused by the specification; a front of the draft reads how many were
                     // checked.
                     break due(CtrlStatus::Success, entries.len() as u32, Some((*queue, q.store())));
                 }
                 Step::Failing(maps) => {
-                    unmap_within(p, maps, budget, work)?;
-                    for entry in &*entries {
-                        q.added.remove(&entry.gref);
-                    }
+                    unmap_within(p, maps, unmapped, (budget, work))?;
+                    q.added.remove(Stage::Comes);
                     *room += entries.len();
                     break due(CtrlStatus::InvalidParameter, 0, None);
                 }
-                Step::Wanted(going) => {
+                Step::Wanted(statuses) => {
                     let maps = q.exchange.given()?;
-                    *step = Step::Unmapping(mem::take(going), maps);
+                    *step = Step::Unmapping(mem::take(statuses), maps);
                 }
-                Step::Unmapping(going, maps) => {
-                    unmap_within(p, maps, budget, work)?;
-                    let mut statuses = alloc::vec![CtrlStatus::InvalidParameter; entries.len()];
-                    for &k in &*going {
-                        statuses[k] = CtrlStatus::Success;
-                        q.added.remove(&entries[k].gref);
-                    }
-                    *room += going.len();
-                    let changed = (!going.is_empty()).then(|| (*queue, q.store()));
-                    break if list::write_statuses(p, of, request.data[1], &statuses) {
-                        due(CtrlStatus::Success, going.len() as u32, changed)
+                Step::Unmapping(statuses, maps) => {
+                    unmap_within(p, maps, unmapped, (budget, work))?;
+                    q.added.remove(Stage::Leaves);
+                    let gone = statuses.iter().filter(|status| **status == CtrlStatus::Success).count();
+                    *room += gone;
+                    let changed = (gone > 0).then(|| (*queue, q.store()));
+                    break if list::write_statuses(p, of, request.data[1], statuses) {
+                        due(CtrlStatus::Success, gone as u32, changed)
                     } else {
                         due(CtrlStatus::InvalidParameter, 0, changed)
                     };
@@ -466,8 +512,7 @@ impl<M> Queue<M> {
     fn store(&mut self) -> u32 {
         self.version = self.version.wrapping_add(1).max(1);
         if let Some(page) = &self.page {
-            let entries = self.added.iter().filter(|(_, added)| !added.going);
-            page.store(self.version, entries.map(|(&gref, added)| (gref, added.flags)));
+            page.store(self.version, self.added.kept());
         }
         self.version
     }
@@ -480,15 +525,20 @@ fn is_writable(flags: u16) -> bool {
 /// Unmaps as many pages as the turn's budget allows. None: some pages are left.
 fn unmap_within<P: Platform>(
     p: &P,
-    maps: &mut Vec<Map<P>>,
-    budget: &mut usize,
-    work: &mut CtrlWork,
+    maps: &mut Bounded<Map<P>>,
+    unmapped: &mut Bounded<Map<P>>,
+    (budget, work): (&mut usize, &mut CtrlWork),
 ) -> Option<()> {
-    let n = maps.len().min(*budget);
-    if n > 0 {
-        *budget -= n;
-        work.all += n as u32;
-        p.peer().unmap(&mut maps.drain(maps.len() - n..).collect());
+    while *budget > 0
+        && unmapped.room() > 0
+        && let Some(map) = maps.pop()
+    {
+        *budget -= 1;
+        work.all += 1;
+        unmapped.put(map);
+    }
+    if !unmapped.is_empty() {
+        p.peer().unmap(unmapped.to_drain());
     }
     maps.is_empty().then_some(())
 }

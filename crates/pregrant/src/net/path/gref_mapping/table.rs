@@ -11,11 +11,12 @@
 
 pub use super::command::Mapped;
 use super::command::{PageCommand, Unplaced};
+use crate::bounded::Bounded;
+use crate::error::PlatformError;
 use crate::grants::MappedPages;
 use crate::linked::{Entry, Linked};
 use crate::units::GrantRef;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// The mapped pages of one queue, found by grant reference.
 #[derive(Debug)]
@@ -32,21 +33,21 @@ pub struct GrefTable<M> {
 
 impl<M> GrefTable<M> {
     /// A table for at most `limit` pages.
-    pub fn new(limit: usize) -> Self {
-        Self {
-            store: MappedPages::new(limit),
+    pub fn new(limit: usize) -> Result<Self, PlatformError> {
+        Ok(Self {
+            store: MappedPages::new(limit)?,
             unplaced: Linked::new(),
             nr_unplaced: 0,
             writable: 0,
             commands: Linked::new(),
-        }
+        })
     }
 
     /// Adds `pages`. Those without a place in the hash table go into the list `unplaced`, which has
     /// room for all of them, and which is taken if there are any.
     pub(super) fn insert_all(
         &mut self,
-        pages: &mut Vec<(GrantRef, Mapped<M>)>,
+        pages: &mut Bounded<(GrantRef, Mapped<M>)>,
         unplaced: &mut Option<Box<Entry<Unplaced<M>>>>,
     ) {
         while let Some((gref, page)) = pages.pop() {
@@ -148,13 +149,15 @@ mod tests {
 
     /// Adds a page, with a list for it.
     fn insert(table: &mut GrefTable<u32>, r: u32, writable: bool) {
-        let mut pages = Vec::from([(GrantRef(r), Mapped::new(r, writable))]);
-        table.insert_all(&mut pages, &mut Some(Entry::new(Unplaced::new(1))));
+        let page = (GrantRef(r), Mapped::new(r, writable));
+        let mut pages = Bounded::of([page].into_iter()).expect("memory");
+        let unplaced = Unplaced::new(1).and_then(Entry::new).expect("memory");
+        table.insert_all(&mut pages, &mut Some(unplaced));
     }
 
     #[test]
     fn what_finds_no_place_is_kept_and_comes_back() {
-        let mut table = GrefTable::new(2);
+        let mut table = GrefTable::new(2).expect("memory");
         for r in [8, 9, 10] {
             insert(&mut table, r, r != 8);
         }

@@ -10,8 +10,9 @@
 //! its pages stay mapped, and all of its frames unanswered: so no more pages are kept than the ring
 //! has slots, for which there is memory from the beginning.
 
-use crate::array::within;
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, bits};
 use crate::net::path::BackPath;
 use crate::net::path::held::{HEAD_BYTES, may_be_zero_copy};
@@ -52,7 +53,7 @@ pub struct MapPath<P: Platform> {
     refs: Bounded<GrantRef>,
     parts: Bounded<Part>,
     /// For each frame of the batch the index of its first part.
-    first: Box<[u16; BURST_FRAMES]>,
+    first: Box<[u16]>,
     /// The frames of the batch that this path serves.
     own: Todo,
     /// Mappings of the parts: either all parts are in the first one, or each part is in its own, in
@@ -80,16 +81,16 @@ pub struct MapPath<P: Platform> {
 impl<P: Platform> Default for MapPath<P> {
     fn default() -> Self {
         Self {
-            headers: Bounded::new(BATCH_SLOTS),
-            header_of: Bounded::new(BATCH_SLOTS),
-            refs: Bounded::new(BATCH_SLOTS),
-            parts: Bounded::new(BATCH_SLOTS),
-            first: Box::new([0; BURST_FRAMES]),
+            headers: Bounded::without_room(),
+            header_of: Bounded::without_room(),
+            refs: Bounded::without_room(),
+            parts: Bounded::without_room(),
+            first: Box::default(),
             own: 0,
-            mapped: Bounded::new(BATCH_SLOTS),
+            mapped: Bounded::without_room(),
             maps_done: false,
             apart: false,
-            bad: Bounded::new(BATCH_SLOTS),
+            bad: Bounded::without_room(),
             tried: 0,
             serial: 0,
             keeping: 0,
@@ -155,7 +156,8 @@ impl<P: Platform> MapPath<P> {
             }
             at += slot.len as u32;
         }
-        self.first[within::<BURST_FRAMES>(i)] = first as u16;
+        let Some(place) = self.first.get_mut(i) else { return };
+        *place = first as u16;
         self.own |= 1 << i;
         batch.zero_copy |= Todo::from(lent && self.parts.len() > first) << i;
     }
@@ -339,7 +341,7 @@ impl<P: Platform> MapPath<P> {
     /// Fragment `k` of frame `i`; None: another path serves the frame, or it has no such fragment.
     #[inline]
     pub fn piece(&self, i: usize, k: usize) -> Option<Piece<'_>> {
-        let k = usize::from(self.first[within::<BURST_FRAMES>(i)]) + k;
+        let k = usize::from(*self.first.get(i)?) + k;
         let part = self.parts.get(k).filter(|part| usize::from(part.frame) == i && self.own >> i & 1 != 0);
         part.and_then(|_| self.part(k))
     }
@@ -364,10 +366,18 @@ impl<P: Platform> MapPath<P> {
         Some(Token::of(self.serial, i))
     }
 
-    /// Makes room for as many kept pages as a ring of `slots` slots can name.
-    pub fn make_room(&mut self, slots: usize) {
-        self.kept = Bounded::new(slots);
-        self.kept_maps = Bounded::new(slots);
+    /// Makes room for a batch, and for as many kept pages as a ring of `slots` slots can name.
+    pub fn make_room(&mut self, slots: usize) -> Result<(), PlatformError> {
+        self.headers = Bounded::new(BATCH_SLOTS)?;
+        self.header_of = Bounded::new(BATCH_SLOTS)?;
+        self.refs = Bounded::new(BATCH_SLOTS)?;
+        self.parts = Bounded::new(BATCH_SLOTS)?;
+        self.first = memory::list(0, BURST_FRAMES)?;
+        self.mapped = Bounded::new(BATCH_SLOTS)?;
+        self.bad = Bounded::new(BATCH_SLOTS)?;
+        self.kept = Bounded::new(slots)?;
+        self.kept_maps = Bounded::new(slots)?;
+        Ok(())
     }
 
     /// Called after the port had the batch: fails frames that could not be read, and marks those

@@ -11,7 +11,9 @@
 
 use crate::array::within;
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
 use crate::grants::{MappedPages, MappedStats, PURGED_AT_ONCE};
+use crate::memory;
 use crate::net::ahead::SHORT;
 use crate::net::batch::{BATCH_SLOTS, RxBatch, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::BackPath;
@@ -35,10 +37,9 @@ pub struct PersistentPath<P: Platform> {
 
 impl<P: Platform> PersistentPath<P> {
     /// Keeps at most `limit` pages mapped; `acc` is read-only for TX.
-    pub fn new(limit: usize, acc: Access) -> Self {
-        let places = crate::array::filled(0);
-        let unused = Bounded::new(PURGED_AT_ONCE);
-        Self { store: MappedPages::new(limit), acc, places, unused, held: HeldFrames::default() }
+    pub fn new(limit: usize, acc: Access) -> Result<Self, PlatformError> {
+        let (store, places) = (MappedPages::new(limit)?, memory::array(0)?);
+        Ok(Self { store, acc, places, unused: Bounded::new(PURGED_AT_ONCE)?, held: HeldFrames::default() })
     }
 
     /// Number of pages that were mapped since the connect and stay mapped.

@@ -10,8 +10,8 @@ use crate::net::path::any_back::AnyPath;
 use crate::net::path::keys::Requests;
 use crate::net::path::request_keys::flag_request;
 use crate::platform::{Access, Platform};
-use crate::xenbus::key_source::{KeySink, KeySource, Pairs, flag, put};
-use alloc::string::String;
+use crate::xenbus::KeyName;
+use crate::xenbus::key_source::{KeySink, KeySource, flag, put};
 
 /// The path `persistent`, as the two ends negotiate it.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ impl Negotiate for Persistent {
     /// Largest number of pages for each queue and direction; 0: the path is off.
     type Acceptor<P: Platform> = usize;
 
-    fn put_offer(offer: &bool, pairs: &mut Pairs) {
+    fn put_offer(offer: &bool, pairs: &mut dyn KeySink) {
         put(pairs, FEATURE, u32::from(*offer));
     }
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
@@ -42,11 +42,11 @@ impl Negotiate for Persistent {
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &bool,
-        queues: &[&str],
+        queues: &[KeyName],
     ) -> Requests<bool, (), S::Error> {
         flag_request(keys, *offered, queues, FEATURE)
     }
-    fn active_key(_front: &FrontRequest, _queue: usize) -> Option<String> {
+    fn active_key(_front: &FrontRequest, _queue: usize) -> Option<KeyName> {
         None
     }
     #[inline(never)] // a kernel's stack has no room for those of all paths at once
@@ -59,8 +59,8 @@ impl Negotiate for Persistent {
         if !cx.front.persistent || *limit == 0 {
             return Ok(Accepted::NONE);
         }
-        let path = |acc| Some(AnyPath::Persistent(PersistentPath::new(*limit, acc)));
-        Ok(Accepted { tx: path(Access::ReadOnly), rx: path(Access::ReadWrite), ..Accepted::NONE })
+        let path = |acc| PersistentPath::new(*limit, acc).map(|path| Some(AnyPath::Persistent(path)));
+        Ok(Accepted { tx: path(Access::ReadOnly)?, rx: path(Access::ReadWrite)?, ..Accepted::NONE })
     }
     /// Returns no directions: the front shares no memory for this path.
     fn taken<S: KeySource>(

@@ -20,6 +20,8 @@
 
 use super::list::colour;
 use crate::bounded::Bounded;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::ahead::{SHORT, short_staged};
 use crate::net::batch::{RxBatch, RxSlot, Todo, TxBatch, TxSlot, bits};
 use crate::net::path::held::{HeldFrames, Place};
@@ -31,7 +33,6 @@ use crate::units::{DomId, GrantRef, PAGE_SIZE};
 use crate::wire::netif::{RSP_OKAY, TXF_STAGING_BUFFER};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec;
 
 /// The buffers of one direction of a queue, mapped.
 #[derive(Debug)]
@@ -74,24 +75,23 @@ pub struct StagingPath<P: Platform> {
 
 impl<P: Platform> StagingPath<P> {
     /// Makes the path over `buffers`.
-    pub fn new(buffers: StagedBuffers<<P::Peer as PeerMem>::Map>) -> Self {
-        let seen = vec![0; buffers.place.len().div_ceil(64)].into_boxed_slice();
-        Self {
+    pub fn new(buffers: StagedBuffers<<P::Peer as PeerMem>::Map>) -> Result<Self, PlatformError> {
+        let seen = memory::list(0, buffers.place.len().div_ceil(64))?;
+        Ok(Self {
             buffers: Arc::new(buffers),
             received: None,
             seen,
             heads: false,
             rx_heads: RxHeads::InPage,
             held: HeldFrames::default(),
-        }
+        })
     }
 
     /// TX: requests may also name the buffers of `rx` (docs/protocol 3.5).
-    #[must_use]
-    pub fn with_received(self, rx: &Self) -> Self {
+    pub fn with_received(self, rx: &Self) -> Result<Self, PlatformError> {
         let ids = self.buffers.place.len() + rx.buffers.place.len();
-        let seen = vec![0; ids.div_ceil(64)].into_boxed_slice();
-        Self { received: Some(Arc::clone(&rx.buffers)), seen, ..self }
+        let seen = memory::list(0, ids.div_ceil(64))?;
+        Ok(Self { received: Some(Arc::clone(&rx.buffers)), seen, ..self })
     }
 
     /// Flag by which a request names an RX buffer; 0: requests may not name one, and the flag has

@@ -11,18 +11,20 @@
 //! the vif is connected nevertheless.
 
 use super::list::{DataLen, LIST_ENTRIES_MAX, LIST_PAGES_MAX, LONG_LIST_MAX, LONG_LIST_PAGES_MAX, ListFault};
+use crate::error::PlatformError;
+use crate::memory;
 use crate::net::path::active_lists::ActiveLists;
 use crate::net::path::keys::{KeyPlace, PathKeys};
 use crate::platform::MapError;
 use crate::units::GrantRef;
-use crate::xenbus::KeyError;
 use crate::xenbus::connect_error::TooManyPages;
-use crate::xenbus::key_source::{KeySink, KeySource, Pairs, decimal, flag, put, stated};
+use crate::xenbus::key_source::{KeySink, KeySource, decimal, flag, put, stated};
 use crate::xenbus::ring_keys::queue_prefix;
+use crate::xenbus::{KeyError, KeyName};
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
+use core::{fmt, iter};
 
 /// All lengths that our back offers.
 pub const ALL_DATA_LENS: [u32; 6] = [64, 128, 256, 2048, 4096, 65535];
@@ -145,13 +147,12 @@ impl Lists {
 }
 
 /// Writes what a back offers. Without sizes it writes nothing.
-pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision, max_pages, rx_heads }: &Offer) {
+pub(super) fn put_offer(p: &mut dyn KeySink, Offer { sizes, revision, max_pages, rx_heads }: &Offer) {
     if sizes.is_empty() {
         return;
     }
     put(p, FEATURE, 1);
-    let sizes: Vec<String> = sizes.iter().map(|l| l.value().to_string()).collect();
-    put(p, SIZES, sizes.join(";"));
+    put(p, SIZES, Sizes(sizes));
     put(p, REVISION_KEY, revision);
     if *max_pages > 0 {
         put(p, MAX_PAGES, max_pages);
@@ -161,12 +162,26 @@ pub(super) fn put_offer(p: &mut Pairs, Offer { sizes, revision, max_pages, rx_he
     }
 }
 
+/// A list of lengths as its key has it.
+struct Sizes<'a>(&'a [DataLen]);
+
+impl fmt::Display for Sizes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (len, between) in self.0.iter().zip(iter::once("").chain(iter::repeat(";"))) {
+            write!(f, "{between}{}", len.value())?;
+        }
+        Ok(())
+    }
+}
+
 /// Reads a back's offer from its keys.
+#[inline(never)] // a kernel's stack has no room for those of all paths at once
 pub(super) fn read_offer<S: KeySource>(keys: &mut S) -> Result<Offer, S::Error> {
     if !flag(keys, FEATURE)? {
         return Ok(Offer::NONE);
     }
-    let sizes = keys.text(SIZES)?.as_deref().map(parse_sizes).unwrap_or_default();
+    let sizes = keys.text(SIZES)?.as_deref().map_or(Ok(Vec::new()), parse_sizes);
+    let sizes = sizes.map_err(|e| keys.refused(e))?;
     let max_pages = keys.text(MAX_PAGES)?.as_deref().and_then(decimal).unwrap_or(0);
     Ok(Offer { sizes, revision: revision(keys)?, max_pages, rx_heads: flag(keys, RX_HEADS)? })
 }
@@ -191,18 +206,19 @@ pub(super) fn put_requests(p: &mut dyn KeySink, request: Request, queues: &[(&st
 pub(super) fn read_requests<S: KeySource>(
     keys: &mut S,
     offered: &Offer,
-    queues: &[&str],
+    queues: &[KeyName],
 ) -> Result<(Request, Vec<Lists>), S::Error> {
+    let mut lists = memory::room(queues.len()).map_err(|e| keys.refused(e))?;
     if offered.sizes.is_empty() || !flag(keys, FEATURE)? {
-        return Ok((
-            Request { revision: 1, rx_heads: false },
-            queues.iter().map(|_| Lists::default()).collect(),
-        ));
+        for _ in queues {
+            memory::push(&mut lists, Lists::default()).map_err(|e| keys.refused(e))?;
+        }
+        return Ok((Request { revision: 1, rx_heads: false }, lists));
     }
-    let mut lists = Vec::with_capacity(queues.len());
     for at in queues {
         let tx = data_keys(keys, at, "tx", offered)?;
-        lists.push(Lists { tx, rx: data_keys(keys, at, "rx", offered)? });
+        let of_queue = Lists { tx, rx: data_keys(keys, at, "rx", offered)? };
+        memory::push(&mut lists, of_queue).map_err(|e| keys.refused(e))?;
     }
     Ok((Request { revision: revision(keys)?, rx_heads: flag(keys, RX_HEADS)? }, lists))
 }
@@ -211,14 +227,14 @@ pub(super) fn read_requests<S: KeySource>(
 fn put_request(p: &mut dyn KeySink, at: &str, dir: &str, request: &DataRequest) {
     let Some(data) = request.keys() else { return };
     for (k, r) in data.list_refs.iter().enumerate() {
-        put(p, format!("{at}{dir}-data-ref{k}"), r.0);
+        put(p, format_args!("{at}{dir}-data-ref{k}"), r.0);
     }
-    put(p, format!("{at}{dir}-data-len"), data.len.value());
+    put(p, format_args!("{at}{dir}-data-len"), data.len.value());
 }
 
 /// Key in the back's directory that says which of a queue's staging lists it accepted, see
 /// [`ActiveLists`].
-pub fn active_key(i: usize, n: usize) -> String {
+pub fn active_key(i: usize, n: usize) -> KeyName {
     queue_prefix(i, n) + ACTIVE
 }
 
@@ -229,12 +245,13 @@ fn revision<S: KeySource>(keys: &mut S) -> Result<u32, S::Error> {
 }
 
 /// Reads a list of lengths such as `"128;256;65535"`. An invalid length is skipped.
-fn parse_sizes(text: &str) -> Vec<DataLen> {
-    text.trim_end_matches('\0')
-        .split(';')
-        .filter_map(|s| s.trim().parse().ok().and_then(DataLen::new))
-        .take(64)
-        .collect()
+fn parse_sizes(text: &str) -> Result<Vec<DataLen>, PlatformError> {
+    let mut sizes = Vec::new();
+    let parts = text.trim_end_matches('\0').split(';');
+    for size in parts.filter_map(|s| s.trim().parse().ok().and_then(DataLen::new)).take(64) {
+        memory::push(&mut sizes, size)?;
+    }
+    Ok(sizes)
 }
 
 /// Staging keys of one queue and direction: `{tx,rx}-data-ref%u`, `{tx,rx}-data-len`.
@@ -297,17 +314,16 @@ fn data_keys<S: KeySource>(
     let (pages_max, _) = offered.longest_list();
     let places: &[&str] = if at.is_empty() { &["", "queue-0/"] } else { &[at] };
     for at in places {
-        let len_key = format!("{at}{dir}-data-len");
-        let list_key = |k: usize| format!("{at}{dir}-data-ref{k}");
+        let len_key = KeyName::of(format_args!("{at}{dir}-data-len"));
+        let list_key = |k: usize| KeyName::of(format_args!("{at}{dir}-data-ref{k}"));
         let text = stated(keys, &len_key)?;
         let first = stated(keys, &list_key(0))?;
         if text.is_none() && first.is_none() {
             continue;
         }
-        let bad = |key, value, expected| Ok(DataRequest::Bad { key, value, expected });
         let len = text.as_deref().and_then(decimal).and_then(DataLen::new);
         let Some(len) = len.filter(|l| offered.sizes.contains(l)) else {
-            return bad(len_key, text, "one of the back's staging-grants-sizes");
+            return bad(keys, len_key, text, "one of the back's staging-grants-sizes");
         };
         let mut list_refs = Vec::new();
         let mut next = first;
@@ -315,17 +331,33 @@ fn data_keys<S: KeySource>(
             && let Some(text) = next
         {
             let Some(r) = decimal(&text) else {
-                return bad(list_key(list_refs.len()), Some(text), "a grant reference, a decimal number");
+                return bad(
+                    keys,
+                    list_key(list_refs.len()),
+                    Some(text),
+                    "a grant reference, a decimal number",
+                );
             };
-            list_refs.push(GrantRef(r));
+            memory::push(&mut list_refs, GrantRef(r)).map_err(|e| keys.refused(e))?;
             next = stated(keys, &list_key(list_refs.len()))?;
         }
         if list_refs.is_empty() {
-            return bad(list_key(0), None, "a grant reference, a decimal number");
+            return bad(keys, list_key(0), None, "a grant reference, a decimal number");
         }
         return Ok(DataRequest::Keys(DataKeys { list_refs, len }));
     }
     Ok(DataRequest::None)
+}
+
+/// A request by a key that is invalid.
+fn bad<S: KeySource>(
+    keys: &S,
+    key: KeyName,
+    value: Option<String>,
+    expected: &'static str,
+) -> Result<DataRequest, S::Error> {
+    let key = memory::text(key).map_err(|e| keys.refused(e))?;
+    Ok(DataRequest::Bad { key, value, expected })
 }
 
 /// Why the back refuses a staging list.
@@ -374,7 +406,7 @@ mod tests {
 
     #[test]
     fn sizes_that_mean_nothing_are_left_out() {
-        let lens = |text| parse_sizes(text).iter().map(|l| l.value()).collect::<Vec<_>>();
+        let lens = |text| parse_sizes(text).iter().flatten().map(|l| l.value()).collect::<Vec<_>>();
         assert_eq!(lens("128;256;2048;4096"), [128, 256, 2048, 4096]);
         assert_eq!(lens("65536"), [65535]);
         assert_eq!(lens("x;0;70000;256\0"), [256]);

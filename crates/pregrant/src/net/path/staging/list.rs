@@ -9,12 +9,14 @@
 //! What a front may do: change the page while it is read. The page is read once, and the copy
 //! validated.
 
+use crate::bounded::Bounded;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::shm::SharedBytes;
 use crate::sort::sorted;
 use crate::units::{GrantRef, PAGE_SIZE};
 use crate::wire::staging::{ENTRIES_PER_PAGE, StagingEntry};
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -111,6 +113,14 @@ pub enum ListFault {
         /// Index of the earlier entry.
         other: usize,
     },
+    /// There is no memory for the back's copy of the list.
+    NoMemory,
+}
+
+impl From<PlatformError> for ListFault {
+    fn from(_: PlatformError) -> Self {
+        Self::NoMemory
+    }
 }
 
 impl fmt::Display for ListFault {
@@ -127,6 +137,7 @@ impl fmt::Display for ListFault {
                 write!(f, "entry {entry} at offset {offset} passes the end of its page")
             }
             Self::Overlap { entry, other } => write!(f, "entry {entry} overlaps entry {other}"),
+            Self::NoMemory => f.write_str("the backend has no memory for its copy of the list"),
         }
     }
 }
@@ -150,17 +161,17 @@ pub fn write(pages: &impl SharedBytes, entries: impl Iterator<Item = StagingEntr
 
 /// Copies a list out of shared pages: up to its terminator, the end of the pages, or `most`
 /// entries. Reads once.
-pub fn read(pages: &impl SharedBytes, most: usize) -> Vec<StagingEntry> {
-    let mut entries = Vec::with_capacity(most.min(pages.len() / StagingEntry::SIZE));
+pub fn read(pages: &impl SharedBytes, most: usize) -> Result<Vec<StagingEntry>, PlatformError> {
+    let mut entries = Bounded::new(most.min(pages.len() / StagingEntry::SIZE))?;
     let mut bytes = [0; StagingEntry::SIZE];
     while entries.len() < most && pages.copy_out(entries.len() * StagingEntry::SIZE, &mut bytes) {
         let e = StagingEntry::from_bytes(bytes);
         if e.is_terminator() {
             break;
         }
-        entries.push(e);
+        entries.put(e); // there is room for all that the pages have
     }
-    entries
+    Ok(entries.into_vec())
 }
 
 /// A list that was found good: which grants to map, once each and in this order, and where each
@@ -188,25 +199,37 @@ pub fn validate(entries: &[StagingEntry], first_id: u16, len: DataLen) -> Result
             return Err(ListFault::PastPage { entry, offset: e.offset });
         }
     }
-    let order = sorted(entries.iter().zip(0usize..).map(|(e, at)| (e.gref, e.offset, at)));
+    let order = sorted(entries.iter().enumerate().map(|(at, e)| (e.gref, e.offset, at)))?;
     for &[(gref, offset, at), (next_gref, next_offset, next)] in order.array_windows() {
         if gref == next_gref && offset as usize + bytes > next_offset as usize {
             return Err(ListFault::Overlap { entry: at.max(next), other: at.min(next) });
         }
     }
     // Grants in the order in which the list first names them: the front's pages are then mapped in
-    // their own order.
-    let mut pages: BTreeMap<u32, u32> = BTreeMap::new();
-    let mut refs = Vec::new();
-    let place = entries
-        .iter()
-        .map(|e| {
-            let page = *pages.entry(e.gref).or_insert_with(|| {
-                refs.push(GrantRef(e.gref));
+    // their own order. An entry's place is first that of the entry which first names its grant.
+    let mut place = memory::list(0u32, entries.len())?;
+    let mut nr_refs = 0;
+    let mut rest = &order[..];
+    while let Some((gref, ..)) = rest.first() {
+        let n = rest.iter().take_while(|(other, ..)| other == gref).count();
+        let (same, others) = rest.split_at_checked(n).unwrap_or((rest, &[]));
+        (rest, nr_refs) = (others, nr_refs + 1);
+        let first = same.iter().map(|(.., at)| *at).min().unwrap_or(0);
+        for (.., at) in same {
+            place.get_mut(*at).into_iter().for_each(|place| *place = first as u32);
+        }
+    }
+    let mut refs = Bounded::new(nr_refs)?;
+    for (at, e) in entries.iter().enumerate() {
+        let Some(first) = place.get(at).map(|first| *first as usize) else { break };
+        let page = match place.get(first) {
+            Some(named) if first < at => *named / PAGE_SIZE as u32,
+            _ => {
+                refs.put(GrantRef(e.gref));
                 refs.len() as u32 - 1
-            });
-            page * PAGE_SIZE as u32 + e.offset as u32
-        })
-        .collect();
-    Ok(Accepted { refs, place })
+            }
+        };
+        place.get_mut(at).into_iter().for_each(|place| *place = page * PAGE_SIZE as u32 + e.offset as u32);
+    }
+    Ok(Accepted { refs: refs.into_vec(), place })
 }

@@ -17,7 +17,7 @@ use super::keys::{
 use super::list::{self as staging_list, LIST_ENTRIES_MAX, ListFault};
 use super::wanted::Buffers;
 use crate::error::PlatformError;
-use crate::net::features::FrontRequest;
+use crate::net::features::{FrontRequest, QueueKeys};
 use crate::net::front::queue_memory::{ACCESS, QueueMemory, RX, TX};
 use crate::net::path::AnyFrontPath;
 use crate::net::path::Negotiate;
@@ -29,8 +29,9 @@ use crate::platform::{Access, PeerMem, Platform};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
 use crate::xenbus::KeyError;
+use crate::xenbus::KeyName;
 use crate::xenbus::connect_error::TooManyPages;
-use crate::xenbus::key_source::{KeySink, KeySource, Pairs};
+use crate::xenbus::key_source::{KeySink, KeySource};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -45,7 +46,7 @@ impl Negotiate for Staging {
     type QueueRequest = Lists;
     type Acceptor<P: Platform> = Heads;
 
-    fn put_offer(offer: &Offer, pairs: &mut Pairs) {
+    fn put_offer(offer: &Offer, pairs: &mut dyn KeySink) {
         keys::put_offer(pairs, offer);
     }
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<Offer, S::Error> {
@@ -60,11 +61,11 @@ impl Negotiate for Staging {
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &Offer,
-        queues: &[&str],
+        queues: &[KeyName],
     ) -> Result<(Request, Vec<Lists>), S::Error> {
         keys::read_requests(keys, offered, queues)
     }
-    fn active_key(front: &FrontRequest, queue: usize) -> Option<String> {
+    fn active_key(front: &FrontRequest, queue: usize) -> Option<KeyName> {
         Some(keys::active_key(queue, front.queues.len()))
     }
     #[inline(never)] // a kernel's stack has no room for those of all paths at once
@@ -74,26 +75,23 @@ impl Negotiate for Staging {
         queue: usize,
         said: Said<'_>,
     ) -> Result<Accepted<P>, Lost> {
-        let keys = cx.queue(queue);
+        let Some(keys) = cx.queue(queue) else { return Ok(Accepted::NONE) };
         let revision = cx.front.staging.revision.min(cx.offered.staging.revision);
         let asked = asked(&keys.staging);
         let refused = cx.refused.len();
         // After a predecessor died, the front still uses exactly the lists that the predecessor
         // accepted. If another list could be mapped now, that changes nothing.
-        let [tx, rx] = lists(cx, queue, said.lists(asked), revision >= APART_SINCE);
+        let [tx, rx] = lists(cx, (queue, keys), said.lists(asked), revision >= APART_SINCE);
         if let (true, Some((queue, dir, why))) = (said.is_reattach(), cx.refused.get(refused)) {
             return Err(Lost::again(format_args!("{dir} staging list of queue {queue}"), why));
         }
         let active = ActiveLists { tx: tx.is_some(), rx: rx.is_some() };
         let pages = [&tx, &rx].into_iter().flatten().map(|list| list.pages).sum();
         let received = rx.as_ref().filter(|_| revision >= SENT_ON_SINCE);
-        let tx = tx.map(|tx| {
-            let path = tx.path.with_heads(heads.heads);
-            AnyPath::Staging(match received {
-                Some(rx) => path.with_received(&rx.path),
-                None => path,
-            })
-        });
+        let tx = match (tx.map(|tx| tx.path.with_heads(heads.heads)), received) {
+            (Some(path), Some(rx)) => Some(AnyPath::Staging(path.with_received(&rx.path)?)),
+            (path, _) => path.map(AnyPath::Staging),
+        };
         let rx_heads = match &cx.front.staging {
             said if said.rx_heads && cx.offered.staging.rx_heads => RxHeads::InBuffer,
             // The proposal's own front, which knows no revision, may read them from either.
@@ -117,6 +115,7 @@ impl Negotiate for Staging {
 }
 
 /// Allocates the front's staging buffers of a queue, and the keys that describe them.
+#[inline(never)] // as of each path: a kernel's stack is small
 pub fn take_memory<P: Platform>(
     asked: Buffers,
     queue: &mut QueueMemory<'_, P>,
@@ -156,11 +155,11 @@ struct Taken<P: Platform> {
 /// that one list is used without the other.
 fn lists<P: Platform>(
     cx: &mut Accepting<'_, P>,
-    queue: usize,
+    (queue, keys): (usize, &QueueKeys),
     may: ActiveLists,
     apart: bool,
 ) -> [Option<Taken<P>>; 2] {
-    let (refused, left, keys) = (cx.refused.len(), cx.left, cx.queue(queue));
+    let (refused, left) = (cx.refused.len(), cx.left);
     let none = &DataRequest::None;
     let tx = list(cx, (queue, "tx"), if may.tx { &keys.staging.tx } else { none }, Some(0), left);
     // Ids of RX follow those of TX. If the TX list was not accepted its length is unknown: then the
@@ -219,6 +218,7 @@ fn take<P: Platform>(
     let list = p.peer().map(of, &data.list_refs, Access::ReadOnly).map_err(ListRefusal::Map)?;
     let entries = staging_list::read(&list, cx.offered.staging.longest_list().1);
     drop(list);
+    let entries = entries.map_err(|_| ListRefusal::Fault(ListFault::NoMemory))?;
     let first_id = first_id.or(entries.first().map(|e| e.id)).unwrap_or(0);
     let list = staging_list::validate(&entries, first_id, data.len).map_err(ListRefusal::Fault)?;
     let asked = list.refs.len();
@@ -233,5 +233,6 @@ fn take<P: Platform>(
         len: data.len.buffer_bytes(),
         copy_only: data.len.copy_only(),
     };
-    Ok(Taken { path: StagingPath::new(buffers), entries: entries.len() as u16, pages })
+    let path = StagingPath::new(buffers).map_err(|_| ListRefusal::Fault(ListFault::NoMemory))?;
+    Ok(Taken { path, entries: entries.len() as u16, pages })
 }

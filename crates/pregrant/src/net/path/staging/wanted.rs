@@ -5,8 +5,10 @@
 
 use super::keys::{Offer, SENT_ON_SINCE};
 use super::list::DataLen;
+use crate::error::PlatformError;
+use crate::memory;
 use crate::sort::sorted;
-use alloc::vec;
+
 use alloc::vec::Vec;
 
 /// Number of shorter lengths that are tried when memory is short.
@@ -66,20 +68,22 @@ impl Buffers {
 
     /// Smaller requests, to try in turn when memory is short: the same without spare buffers, then
     /// shorter lengths that the back knows, then none.
-    pub fn smaller(self, offered: &[DataLen]) -> Vec<Self> {
+    pub fn smaller(self, offered: &[DataLen]) -> Result<Vec<Self>, PlatformError> {
         let longest = self.tx.max(self.rx);
         if longest.is_none() {
-            return vec![self];
+            return memory::list(self, 1).map(<[_]>::into_vec);
         }
         let few = Self { buffers: 0, max_pages: 0, ..self };
-        let is_shorter = |len: &&DataLen| Some(**len) < longest && !len.copy_only();
-        let mut shorter = sorted(offered.iter().filter(is_shorter).map(|len| Some(*len)));
+        let mut shorter = sorted(offered.iter().copied())?;
         shorter.dedup();
+        shorter.retain(|len| Some(*len) < longest && !len.copy_only());
         let first = [longest, longest].into_iter().skip(usize::from(few == self));
-        let lens = first.chain(shorter.into_iter().rev().take(SHORTER_MAX)).chain([None]);
+        let shorter = shorter.into_iter().rev().map(Some).take(SHORTER_MAX);
+        let lens = first.chain(shorter).chain([None]);
         let few_of = |len| Self { tx: self.tx.min(len), rx: self.rx.min(len), ..few };
-        let mut all: Vec<_> = lens.map(few_of).collect();
+        let mut all = Vec::new();
+        lens.map(few_of).try_for_each(|asked| memory::push(&mut all, asked))?;
         all.iter_mut().take(1).for_each(|first| *first = self);
-        all
+        Ok(all)
     }
 }

@@ -22,9 +22,9 @@ use crate::net::path::request_keys::flag_request;
 use crate::net::path::{AnyFrontPath, FrontChain, Negotiate};
 use crate::platform::Platform;
 use crate::wire::netif::RX_FOREIGN;
-use crate::xenbus::key_source::{KeySink, KeySource, Pairs, flag, put};
+use crate::xenbus::KeyName;
+use crate::xenbus::key_source::{KeySink, KeySource, flag, put};
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::{IntoIter, Vec};
 use core::fmt;
 
@@ -41,7 +41,7 @@ impl Negotiate for Foreign {
     type QueueRequest = ();
     type Acceptor<P: Platform> = ForeignAcceptor<P>;
 
-    fn put_offer(offer: &bool, pairs: &mut Pairs) {
+    fn put_offer(offer: &bool, pairs: &mut dyn KeySink) {
         put(pairs, FEATURE, u32::from(*offer));
     }
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
@@ -58,12 +58,12 @@ impl Negotiate for Foreign {
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &bool,
-        queues: &[&str],
+        queues: &[KeyName],
     ) -> Requests<bool, (), S::Error> {
         flag_request(keys, *offered, queues, REQUEST)
     }
-    fn active_key(_front: &FrontRequest, queue: usize) -> Option<String> {
-        (queue == 0).then(|| ACTIVE.into())
+    fn active_key(_front: &FrontRequest, queue: usize) -> Option<KeyName> {
+        (queue == 0).then(|| KeyName::of(ACTIVE))
     }
     #[inline(never)] // a kernel's stack has no room for those of all paths at once
     fn accept<P: Platform>(

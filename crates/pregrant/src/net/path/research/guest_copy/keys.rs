@@ -12,6 +12,7 @@ use crate::error::PlatformError;
 use crate::net::path::keys::KeyPlace;
 use crate::platform::MapError;
 use crate::xenbus::KeyError;
+use crate::xenbus::KeyName;
 use crate::xenbus::connect_error::TooManyPages;
 use crate::xenbus::ring_keys::queue_prefix;
 use alloc::format;
@@ -19,7 +20,7 @@ use alloc::string::String;
 use core::fmt;
 
 /// The back's key that says whether pages are lent to a queue.
-pub fn active_key(i: usize, n: usize) -> String {
+pub fn active_key(i: usize, n: usize) -> KeyName {
     queue_prefix(i, n) + ACTIVE
 }
 

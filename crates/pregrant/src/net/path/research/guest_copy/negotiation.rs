@@ -28,9 +28,9 @@ use crate::platform::{Access, PeerMem, Platform};
 use crate::ring::{NetRx, RingKind};
 use crate::units::PAGE_SIZE;
 use crate::wire::ring::ring_size;
+use crate::xenbus::KeyName;
 use crate::xenbus::connect_error::TooManyPages;
-use crate::xenbus::key_source::{KeySink, KeySource, Pairs, flag, put};
-use alloc::string::String;
+use crate::xenbus::key_source::{KeySink, KeySource, flag, put};
 use alloc::vec::Vec;
 
 /// The path `guest-copy`, as the two ends negotiate it.
@@ -46,7 +46,7 @@ impl Negotiate for GuestCopy {
     type QueueRequest = RingRequest;
     type Acceptor<P: Platform> = GuestCopyAcceptor<P>;
 
-    fn put_offer(offer: &bool, pairs: &mut Pairs) {
+    fn put_offer(offer: &bool, pairs: &mut dyn KeySink) {
         put(pairs, FEATURE, u32::from(*offer));
     }
     fn read_offer<S: KeySource>(keys: &mut S) -> Result<bool, S::Error> {
@@ -61,11 +61,11 @@ impl Negotiate for GuestCopy {
     fn read_request<S: KeySource>(
         keys: &mut S,
         offered: &bool,
-        queues: &[&str],
+        queues: &[KeyName],
     ) -> Requests<(), RingRequest, S::Error> {
         ring_requests(keys, *offered, queues, LIST_REF)
     }
-    fn active_key(front: &FrontRequest, queue: usize) -> Option<String> {
+    fn active_key(front: &FrontRequest, queue: usize) -> Option<KeyName> {
         Some(keys::active_key(queue, front.queues.len()))
     }
     #[inline(never)] // a kernel's stack has no room for those of all paths at once
@@ -76,7 +76,7 @@ impl Negotiate for GuestCopy {
         said: Said<'_>,
     ) -> Result<Accepted<P>, Lost> {
         // A front that knows of no list reads none.
-        let asks = cx.queue(queue).guest_copy != RingRequest::None;
+        let asks = cx.queue(queue).is_some_and(|keys| keys.guest_copy != RingRequest::None);
         let wanted = said.whole(asks) && (acceptor.allowed || said.is_reattach());
         acceptor.lists.push(if wanted { GuestCopyAcceptor::begin_list(cx, queue) } else { None });
         Ok(Accepted::NONE)
@@ -126,7 +126,7 @@ impl<P: Platform> GuestCopyAcceptor<P> {
     /// Ends the generation of a predecessor in a queue's list, even if no pages are granted now,
     /// and begins the next one.
     fn begin_list(cx: &mut Accepting<'_, P>, queue: usize) -> Option<PageList<P>> {
-        match &cx.queue(queue).guest_copy {
+        match &cx.queue(queue)?.guest_copy {
             RingRequest::None => None,
             RingRequest::Bad { key, value } => {
                 let why = LendRefusal::Key(bad_page_key(key, value, cx.of));
@@ -157,7 +157,7 @@ impl<P: Platform> GuestCopyAcceptor<P> {
         if !self.allowed {
             return None;
         }
-        let slots = ring_size(cx.queue(queue).rx_ring.len() * PAGE_SIZE, NetRx::SLOT_WORDS * 4);
+        let slots = ring_size(cx.queue(queue)?.rx_ring.len() * PAGE_SIZE, NetRx::SLOT_WORDS * 4);
         let (pages, left) = (lent_pages(slots) as usize, cx.left);
         let lent = if cx.held > 0 {
             Err(LendRefusal::Held(cx.held))
@@ -179,7 +179,7 @@ impl<P: Platform> GuestCopyAcceptor<P> {
     pub fn lend(&mut self, cx: &mut Accepting<'_, P>, queue: usize) -> Accepted<P> {
         let list = self.lists.get_mut(queue).and_then(Option::take);
         let lent = list.and_then(|list| self.lend_by(cx, queue, list));
-        let asks = cx.queue(queue).guest_copy != RingRequest::None;
+        let asks = cx.queue(queue).is_some_and(|keys| keys.guest_copy != RingRequest::None);
         let active = asks.then_some(if lent.is_some() { "1" } else { "0" });
         let (rx, pages) = lent.map_or((None, 0), |(path, pages)| (Some(AnyPath::GuestCopy(path)), pages));
         Accepted { tx: None, rx, pages, active }
