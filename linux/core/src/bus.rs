@@ -4,9 +4,9 @@ use crate::front::FAULT;
 use crate::shim;
 use alloc::string::String;
 use core::fmt;
+use pregrant::xenbus::XenbusState;
 use pregrant::xenbus::bus::DeviceBus;
 use pregrant::xenbus::key_source::{KeySource, Pairs};
-use pregrant::xenbus::XenbusState;
 use pregrant::{PlatformError, memory};
 
 /// One end of a device, a front's or a back's.
