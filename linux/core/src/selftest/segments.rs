@@ -1,6 +1,7 @@
 //! Tests large segments as a back may send them. Segments with next to no payload become no skb,
 //! however frames are received. Of other frames each segment counts if an XDP program must see it.
 
+use super::skbs::softirq;
 use super::*;
 use crate::halves::Skbs;
 use crate::in_place::InPlace;
@@ -40,8 +41,11 @@ fn take(path: PathName, offload: Offload, in_place: bool, decides: bool) -> Resu
     let mut skbs = Skbs::new(to, BUDGET, decides, false);
     let (rx, guest) = (&mut halves.rx, &ends.guest);
     let received = match in_place {
-        true => InPlace::new(2049, rx, None).ok_or("no memory")?.receive(guest, rx, &mut skbs),
-        false => rx.take(guest, &mut skbs, 1),
+        true => {
+            let mut pages = InPlace::new(2049, rx, None).ok_or("no memory")?;
+            softirq(|| pages.receive(guest, rx, &mut skbs))
+        }
+        false => softirq(|| rx.take(guest, &mut skbs, 1)),
     };
     received.map_err(|_| "a fault of the back")?;
     let mut took = Took { charged: BUDGET - skbs.left(), ..Took::default() };

@@ -15,11 +15,13 @@ use super::stall::Link;
 use super::{Drained, Polled, RxQueue, TxQueue};
 use crate::error::{PeerFault, PlatformError};
 use crate::grants::MappedStats;
+use crate::memory;
 use crate::net::path::{Chain, ChainNames, ConfigGeneration};
 use crate::net::stats::LiveStats;
 use crate::platform::{Clock, Events, Platform};
 use crate::port::{Arena, FramePort};
 use crate::units::DomId;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -156,14 +158,15 @@ impl<P: Platform> BackQueue<P> {
     /// A queue of domain `of` with these halves. There is no `rx_chan` if one channel serves both;
     /// `pages` is the number of pages mapped from connect to disconnect.
     #[inline(never)]
+    #[expect(clippy::boxed_local, reason = "they move from box to box, not by a kernel's stack")]
     pub fn new(
         of: DomId,
-        tx: TxQueue<P>,
-        rx: RxQueue<P>,
+        tx: Box<TxQueue<P>>,
+        rx: Box<RxQueue<P>>,
         (tx_chan, rx_chan): (Chan<P>, Option<Chan<P>>),
         control: Arc<SharedControl>,
         pages: usize,
-    ) -> Result<Self, PlatformError> {
+    ) -> Result<Box<Self>, PlatformError> {
         const { goes_to_another_thread::<Self>() };
         let share = Arc::new(QueueShare {
             tx: tx.live_stats(),
@@ -178,10 +181,10 @@ impl<P: Platform> BackQueue<P> {
             headroom: AtomicU16::new(0),
             allowed: [const { AtomicUsize::new(0) }; 2],
         });
-        Ok(Self {
+        memory::boxed(Self {
             of,
-            tx,
-            rx,
+            tx: *tx,
+            rx: *rx,
             tx_chan: Some(tx_chan),
             rx_chan,
             control,

@@ -222,13 +222,13 @@ impl<P: Platform> Vif<P> {
     fn add_queue(
         &mut self,
         p: &P,
-        rings: AttachedRings<P>,
+        (tx, rx, chans): AttachedRings<P>,
         paths: QueuePaths<P>,
         ring_pages: usize,
     ) -> Result<(), PlatformError> {
-        memory::grow(&mut self.queues, 1)?;
-        let queue = self.queue_of(p, rings, paths, ring_pages)?;
-        memory::push(&mut self.queues, queue)
+        let tx = self.tx_of(tx, paths.tx)?;
+        let rx = self.rx_of(p, rx, paths.rx)?;
+        self.push_queue(tx, rx, chans, ring_pages + paths.pages)
     }
 
     /// Refuses to resume a ring if no record says whether its next slot is a request or an answer:
@@ -247,19 +247,39 @@ impl<P: Platform> Vif<P> {
         }
     }
 
+    // Each half is in its box while the other is made, and while both move to the list.
     #[inline(never)]
-    fn queue_of(
+    fn tx_of(
+        &self,
+        ring: BackRing<NetTx, PeerRing<NetTx, P>>,
+        paths: Vec<AnyPath<P>>,
+    ) -> Result<Box<TxQueue<P>>, PlatformError> {
+        let mut tx = TxQueue::new(ring, (TX_ORDER, paths))?;
+        tx.set_thresholds(self.config.paths.thresholds);
+        memory::boxed(tx)
+    }
+
+    #[inline(never)]
+    fn rx_of(
         &self,
         p: &P,
-        (tx, rx, chans): AttachedRings<P>,
-        paths: QueuePaths<P>,
-        ring_pages: usize,
-    ) -> Result<BackQueue<P>, PlatformError> {
-        let mut tx = TxQueue::new(tx, (TX_ORDER, paths.tx))?;
-        tx.set_thresholds(self.config.paths.thresholds);
-        let rx = RxQueue::in_room_of(p, rx, (RX_ORDER, paths.rx), self.accepts)?;
-        let control = Arc::clone(&self.control);
-        BackQueue::new(self.of, tx, rx, chans, control, ring_pages + paths.pages)
+        ring: BackRing<NetRx, PeerRing<NetRx, P>>,
+        paths: Vec<AnyPath<P>>,
+    ) -> Result<Box<RxQueue<P>>, PlatformError> {
+        memory::boxed(RxQueue::in_room_of(p, ring, (RX_ORDER, paths), self.accepts)?)
+    }
+
+    #[inline(never)]
+    fn push_queue(
+        &mut self,
+        tx: Box<TxQueue<P>>,
+        rx: Box<RxQueue<P>>,
+        chans: (Chan<P>, Option<Chan<P>>),
+        pages: usize,
+    ) -> Result<(), PlatformError> {
+        memory::grow(&mut self.queues, 1)?;
+        let queue = BackQueue::new(self.of, tx, rx, chans, Arc::clone(&self.control), pages)?;
+        memory::push(&mut self.queues, *queue)
     }
 
     /// A front that connects, as a path sees it.
