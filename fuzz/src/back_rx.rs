@@ -244,7 +244,7 @@ impl Game {
             1 => a.gso_tcpv4,
             _ => a.gso_tcpv6,
         };
-        let buffers = self.back.chain().names().buffers.map(|buffers| buffers.data_len);
+        let buffers = self.back.chain().buffers().map(|buffers| buffers.data_len);
         let fits = |len| len <= PAGE_SIZE && OneSlot::with_buffers(buffers).takes(len, &bytes);
         if bytes.is_empty() || !gso || !a.sg && !fits(bytes.len()) {
             return None;

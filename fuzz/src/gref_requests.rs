@@ -256,7 +256,7 @@ impl Game {
         let taken: Vec<_> = self.asked.iter().map(|asked| asked.request).collect();
         (self.grefs, self.exchanges, self.tables) = back(&self.kept);
         assert_eq!(self.domains.xen.counts().mapped, 0, "a dead back has nothing mapped");
-        self.grefs.resume(&self.domains.host, GUEST, &self.versions);
+        self.grefs.resume(&self.domains.host, GUEST, &self.versions).expect("memory");
         (0..QUEUES).for_each(|q| self.check(q));
         for (q, model) in self.model.iter_mut().enumerate() {
             let table = &self.tables[q];
