@@ -81,7 +81,7 @@ fn lists(early: bool) {
             queue.order();
         }
         queue.control.sleep();
-        assert_eq!(queue.exchange.given(), Some(vec![8]));
+        assert_eq!(queue.exchange.given().as_deref(), Some(&[8][..]));
         assert_eq!(worker.join().unwrap(), (1, true));
     });
 }
