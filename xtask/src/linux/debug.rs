@@ -26,8 +26,8 @@ const TOOLS: [(&str, &str); 5] = [
     ("/usr/include/openssl/opensslv.h", "libssl-dev"),
 ];
 const CONFIG: &str = "xtask/src/linux/debug.config";
-/// A lock of Linux' own that is taken in two orders, by xenstored at each guest. lockdep says so and
-/// is off from then on, so it is made to look away from this one: file, line, the line after it.
+/// A lock of Linux that xenstored takes in two orders at each guest. lockdep says so, and is off
+/// from then on, so it is made to look away from this one: file, line, the line after it.
 const LOOKS_AWAY: (&str, &str, &str) = (
     "drivers/xen/gntdev.c",
     "\tmutex_init(&priv->lock);\n",
