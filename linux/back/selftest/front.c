@@ -151,13 +151,22 @@ void front_keys(struct front *front)
 	}
 }
 
-const char *front_connect(struct front *front)
+const char *front_begin(struct front *front)
 {
 	if (front_probe(front))
 		return "the driver does not take the vif";
 	if (!within_a_minute(front_back_state(front) == XenbusStateInitWait))
 		return "the back is not at state 2";
 	front_keys(front);
+	return NULL;
+}
+
+const char *front_connect(struct front *front)
+{
+	const char *wrong = front_begin(front);
+
+	if (wrong)
+		return wrong;
 	front_post(front, FRONT_POSTED);
 	front_state(front, XenbusStateConnected);
 	if (!within_a_minute(front_back_state(front) == XenbusStateConnected))

@@ -87,6 +87,8 @@ unsigned int front_back_state(const struct front *front);
 void front_state(struct front *front, unsigned int state);
 int front_probe(struct front *front);
 void front_keys(struct front *front);
+/* The handshake up to the keys; and all of it. */
+const char *front_begin(struct front *front);
 const char *front_connect(struct front *front);
 const char *front_up(struct front *front);
 void front_renew(struct front *front);

@@ -7,7 +7,6 @@
 
 #include "front.h"
 
-
 /* Frames of 60 bytes, which use up what was posted. */
 static const char *use_up(struct front *front)
 {

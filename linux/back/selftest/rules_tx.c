@@ -5,7 +5,6 @@
  */
 #include "front.h"
 
-
 static struct slots slots; /* of one rule at a time */
 
 /* A frame of `n` fragments of `len` bytes. */

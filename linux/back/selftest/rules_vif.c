@@ -46,13 +46,9 @@ static const char *xsa_371_connects_that_fail_half_way(struct front *front)
 		for (i = 0; !wrong && i < ARRAY_SIZE(values); i++) {
 			unsigned int mapped = table_mapped, channels = channels_bound;
 
-			if (front_probe(front))
-				return "the driver does not take the vif";
-			if (!within_a_minute(front_back_state(front) == XenbusStateInitWait))
-				return "the back is not at state 2";
-			front_keys(front);
+			wrong = front_begin(front);
 			store_write(front->front_dir, keys[k], "%s", values[i]);
-			wrong = refused(front);
+			wrong = wrong ?: refused(front);
 			front_close(front);
 			front_remove(front);
 			if (!wrong && (table_mapped != mapped || channels_bound != channels))
@@ -69,13 +65,9 @@ static const char *rings_that_cannot_be_rings(struct front *front)
 	unsigned int k;
 
 	for (k = 0; !wrong && k < 2; k++) {
-		if (front_probe(front))
-			return "the driver does not take the vif";
-		if (!within_a_minute(front_back_state(front) == XenbusStateInitWait))
-			return "the back is not at state 2";
-		front_keys(front);
+		wrong = front_begin(front);
 		store_write(front->front_dir, "rx-ring-ref", "%u", k ? front->tx : front->pages[0]);
-		wrong = refused(front);
+		wrong = wrong ?: refused(front);
 		front_close(front);
 		front_remove(front);
 	}
