@@ -4,8 +4,7 @@
 use super::crash::{self, Point};
 use super::journal::{Journal, Resumed, asked};
 use super::{InFlight, Notify, RedoMem, RedoPage, RingKind, RingMem, Word};
-use crate::error::PeerFault;
-use crate::error::PlatformError;
+use crate::error::{PeerFault, PlatformError};
 use crate::memory;
 use alloc::vec::Vec;
 use core::marker::PhantomData;

@@ -11,8 +11,7 @@
 
 use super::{BATCH_SLOTS, Todo, bits, mask};
 use crate::array::within;
-use crate::error::PeerFault;
-use crate::error::PlatformError;
+use crate::error::{PeerFault, PlatformError};
 use crate::memory;
 use crate::net::ahead::{AHEAD, SHORT};
 use crate::net::checksum;

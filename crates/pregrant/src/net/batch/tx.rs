@@ -21,8 +21,7 @@
 use super::{BATCH_SLOTS, Thresholds, Todo, mask};
 use crate::array::within;
 use crate::bounded::Bounded;
-use crate::error::PeerFault;
-use crate::error::PlatformError;
+use crate::error::{PeerFault, PlatformError};
 use crate::memory;
 use crate::net::gso::MIN_GSO_SIZE;
 use crate::net::headers::MacAddr;

@@ -40,8 +40,8 @@ pub struct GrefExchange<M> {
     pages: [AtomicUsize; 2],
 }
 
-/// An order to keep pages, with the memory for them, which is asked for before they are mapped. By
-/// default: none, since it was taken.
+/// An order to keep pages, with the memory for them, which is asked for before they are mapped.
+/// None: it was taken.
 #[derive(Debug)]
 pub struct KeepOrder<M>(Option<Box<Entry<PageCommand<M>>>>);
 

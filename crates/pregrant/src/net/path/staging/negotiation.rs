@@ -28,10 +28,9 @@ use crate::net::path::refusal::Refusal;
 use crate::platform::{Access, PeerMem, Platform};
 use crate::shm::SharedBytes;
 use crate::units::PAGE_SIZE;
-use crate::xenbus::KeyError;
-use crate::xenbus::KeyName;
 use crate::xenbus::connect_error::TooManyPages;
 use crate::xenbus::key_source::{KeySink, KeySource};
+use crate::xenbus::{KeyError, KeyName};
 use alloc::string::String;
 use alloc::vec::Vec;
 

@@ -8,7 +8,6 @@ use super::list::DataLen;
 use crate::error::PlatformError;
 use crate::memory;
 use crate::sort::sorted;
-
 use alloc::vec::Vec;
 
 /// Number of shorter lengths that are tried when memory is short.

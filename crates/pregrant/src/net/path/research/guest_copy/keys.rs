@@ -11,10 +11,9 @@ pub use crate::net::path::research::keys::{
 use crate::error::PlatformError;
 use crate::net::path::keys::KeyPlace;
 use crate::platform::MapError;
-use crate::xenbus::KeyError;
-use crate::xenbus::KeyName;
 use crate::xenbus::connect_error::TooManyPages;
 use crate::xenbus::ring_keys::queue_prefix;
+use crate::xenbus::{KeyError, KeyName};
 use alloc::format;
 use alloc::string::String;
 use core::fmt;
