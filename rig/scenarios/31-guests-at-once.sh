@@ -7,7 +7,7 @@ ROUNDS=${ROUNDS:-3} SECONDS_EACH=${SECONDS_EACH:-4} GUESTS=${GUESTS:-2}
 # NUMBERS: their names are guest2 and so on, by the last bytes of their addresses.
 NUMBERS=$(seq 2 $((GUESTS + 1)))
 for _n in $NUMBERS; do
-	linux_guest "guest$_n" "$_n" memory=160
+	linux_guest "guest$_n" "$_n"
 	ask "guest$_n" "iperf3 -s -D" || fail "iperf3 does not serve in guest$_n"
 done
 
