@@ -215,7 +215,7 @@ impl Game {
             let (chan, port) = self.domains.guest.offer(HOST).expect("a channel");
             let at = queue_prefix(i, n);
             for (k, gref) in ring.refs.iter().enumerate() {
-                self.set(&(at.clone() + &ring_key("", k, order > 0)), &gref.0.to_string());
+                self.set(&(at + &ring_key("", k, order > 0)), &gref.0.to_string());
             }
             self.set(&format!("{at}event-channel"), &port.0.to_string());
             self.queues.push(Queue {
