@@ -3,12 +3,14 @@
 # workers: 1
 # seconds: 900
 # module: yes
-FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} PINGS=${PINGS:-200}
+FRAMES=${FRAMES:-6000} MBYTES=${MBYTES:-96} TURNS=${TURNS:-400}
 # WAYS: netback, kernel (linux/back's module in its place), a way to the tap, map/WAY (pages mapped for each batch), front/PATH/WAY, or
 # module/PATH/WAY, the guest's kernel module (WAY may be netback or kernel), with colons between them.
 WAYS=$(echo "${WAYS:-netback:burst:vhost}" | tr : " ")
-# ROWS: some of them, and with the module `lengths`: TCP from the guest by frames of each of MTUS, no longer segments.
+# ROWS: some of them; also `busy`: requests where both ends' sockets poll for 50 us before they sleep (SO_BUSY_POLL), by the clock; and with the
+# module `lengths`: TCP from the guest by frames of each of MTUS, no longer segments.
 ROWS=${ROWS:-from:to:tcp:requests}
+BUSY=50
 MTUS=$(echo "${MTUS:-1500:2500:4096:6000:9000}" | tr : " ")
 # PROGRAMS: XDP programs of rig/xdp.c for the module's guest, which a frame to it meets beside the stack, that drops it.
 PROGRAMS=$(echo "${PROGRAMS:-}" | tr : " ")
@@ -36,6 +38,7 @@ meet() {
 	who=$1 ip=10.9.0.$2 id=$(xl domid "$1")
 	vif=vif$id.0
 	ask "$who" "iperf3 -s -D" || fail "iperf3 does not serve"
+	ask "$who" "turns serve 5009 > /tmp/turns 2>&1 & turns serve 5010 --busy $BUSY > /tmp/turns 2>&1 &" || fail "turns does not serve"
 	ask "$who" "modprobe pktgen" || fail "the guest has no pktgen"
 	[ -z "$OWN" ] || ask "$who" "touch /tmp/rarely"
 }
@@ -68,7 +71,8 @@ to() {
 }
 tcp_from() { iperf3 -c "$ip" -R -n "$1M" > /run/iperf; }
 tcp_to() { iperf3 -c "$ip" -n "$1M" > /run/iperf; }
-both_ways() { ping -q -c "$1" -i 0.01 -W 5 "$ip" > /run/ping; }
+requests() { turns ask "$ip" 5009 "$1" > /run/turns; }
+busy() { turns ask "$ip" 5010 "$1" --busy "$BUSY" > /run/turns; }
 
 # counter NAME: a counter of our process or, of grant operations, of the kernel's module, 0 where there is none. switches: how often the threads that serve the vif went to sleep.
 counter() {
@@ -137,7 +141,7 @@ lengths() {
 # rows BACK: all of these.
 rows() {
 	# The first of a kind has caches to fill.
-	both_ways 50
+	requests 50
 	! has from || for _bytes in 60 1514; do
 		row "$1" "$_bytes B from the guest" rx from $((${OWN:-0} * 200)) $((FRAMES + ${OWN:-0} * 200)) $_bytes
 		came
@@ -152,7 +156,8 @@ rows() {
 		row "$1" "TCP to the guest" tx tcp_to 4 $((MBYTES + 4))
 	fi
 	! has lengths || lengths "$1"
-	! has requests || row "$1" "request and response" rx both_ways 50 $((PINGS + 50))
+	! has requests || { row "$1" "request and response" rx requests 50 $((TURNS + 50)); note "$1: $(cat /run/turns) ns a request and response"; }
+	! has busy || { row "$1" "the same, busy polling" rx busy 50 $((TURNS + 50)); note "$1: $(cat /run/turns) ns a request and response, busy polling"; }
 }
 
 # With --profile (xtask/src/rig/profile), on the console: the names of what dom0's kernel executes; where the program of our process is.
@@ -281,6 +286,7 @@ names
 for way in $WAYS; do
 	case $way in
 	netback)
+		[ -n "$(xl domid one 2>/dev/null)" ] || { netback; linux_guest one 2 "$clock"; meet one 2; }
 		guest_names netback
 		rows netback
 		;;

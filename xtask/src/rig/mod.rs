@@ -104,7 +104,7 @@ fn play_these(w: &Workspace, chosen: Vec<Play>, selection: &Selection) -> Result
         // CI uses the headers of this machine.
         true => {
             let other = |of: &Release| (of != <&Release>::default()).then_some(of.name);
-            for name in ["xdp", "rulers", "parcels", "beside"] {
+            for name in ["xdp", "rulers", "parcels", "beside", "turns"] {
                 programs.push(compiled(&rig, name)?);
             }
             let mut modules = crate::linux::modules(w, other(combination.guests))?;
