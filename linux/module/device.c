@@ -52,6 +52,10 @@ static unsigned int rx_in_place;
 module_param(rx_in_place, uint, 0444);
 MODULE_PARM_DESC(rx_in_place, "bytes, above 2048, from which a received frame goes up in the pages in which it came, which a back that maps them can still change; 0: none");
 
+bool pregrant_count_tx_pages;
+module_param_named(count_tx_pages, pregrant_count_tx_pages, bool, 0444);
+MODULE_PARM_DESC(count_tx_pages, "count how few pages frames are sent from: ethtool -S has tx_pages and hits of tables of these");
+
 /* Like xen-netfront's: read at each connect, together with the xenstore key of that name. */
 static bool trusted = true;
 module_param(trusted, bool, 0644);

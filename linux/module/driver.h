@@ -103,6 +103,15 @@ enum pregrant_verdict {
 	PREGRANT_VERDICTS,
 };
 
+/* Figures of tx_pages.c, in the order of ethtool.c. */
+#define PREGRANT_TX_PAGES_TABLES 5
+enum pregrant_tx_pages_figure {
+	PREGRANT_TX_PAGES_ALL, /* pages of frames, with each time that one is sent from */
+	PREGRANT_TX_PAGES_NEW, /* of these, for the first time */
+	PREGRANT_TX_PAGES_HITS, /* of these, found in a table: the smallest first */
+	PREGRANT_TX_PAGES_FIGURES = PREGRANT_TX_PAGES_HITS + PREGRANT_TX_PAGES_TABLES,
+};
+
 struct pregrant_queue {
 	struct pregrant_device *dev;
 	unsigned int index;
@@ -125,6 +134,7 @@ struct pregrant_queue {
 	struct pregrant_granted_piece granted[PREGRANT_PIECES_MAX]; /* of the skb being sent */
 	u16 ids[PREGRANT_PIECES_MAX]; /* ids of the requests of the skb being sent, or of responses */
 	bool mc_refused; /* a multicast request found the ring full */
+	struct pregrant_tx_pages *tx_pages; /* NULL: they are not counted */
 
 	/* NAPI poll. */
 	struct xdp_rxq_info rxq;
@@ -311,6 +321,13 @@ void pregrant_pool_look(struct pregrant_queue *queue);
 void pregrant_pool_control(struct pregrant_device *dev, bool shrinks);
 u32 pregrant_pool_spare(const struct pregrant_device *dev);
 void pregrant_pool_show(struct pregrant_device *dev);
+
+/* tx_pages.c */
+extern bool pregrant_count_tx_pages; /* the parameter */
+void pregrant_tx_pages_count(struct pregrant_tx_pages *to, const struct sk_buff *skb);
+u64 pregrant_tx_pages_figure(const struct pregrant_tx_pages *of, unsigned int k);
+struct pregrant_tx_pages *pregrant_tx_pages_new(void);
+void pregrant_tx_pages_free(struct pregrant_tx_pages *of);
 
 /* shrinker.c */
 void pregrant_shrinker_begin(struct pregrant_device *dev);

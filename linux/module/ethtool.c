@@ -13,6 +13,7 @@ static const char *const counters[PREGRANT_COUNTERS] = {
 static const char *const of_all[] = {
 	"connects", "grants", "grants_ended", "grants_deferred", "atomic_allocations", "memory_refused",
 	"spurious_events", "kept_pages", "tx_in_pieces",
+	"tx_pages", "tx_pages_new", "tx_pages_in_64", "tx_pages_in_256", "tx_pages_in_1024", "tx_pages_in_4096", "tx_pages_in_16384",
 	"rx_in_place", "rx_pool", "rx_pool_grown", "rx_pool_shrunk", "rx_pool_adds", "rx_pool_dels",
 };
 /* Sums over all queues, in the order of enum pregrant_verdict. */
@@ -76,6 +77,9 @@ static void get_stats(struct net_device *netdev, struct ethtool_stats *stats, u6
 	for (k = 0, *to = 0; k < dev->max_queues; k++)
 		*to += READ_ONCE(dev->queues[k].tx_in_pieces);
 	to++;
+	for (i = 0; i < PREGRANT_TX_PAGES_FIGURES; i++, to++)
+		for (k = 0, *to = 0; k < dev->max_queues; k++)
+			*to += pregrant_tx_pages_figure(dev->queues[k].tx_pages, i);
 	for (k = 0, *to = 0; k < dev->max_queues; k++)
 		*to += READ_ONCE(dev->queues[k].rx_in_place);
 	to++;

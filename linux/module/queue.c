@@ -196,6 +196,8 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 			pregrant_fail(dev);
 		before = pregrant_tx_in_flight(queue->tx);
 	}
+	if (unlikely(queue->tx_pages))
+		pregrant_tx_pages_count(queue->tx_pages, skb);
 	if (skb->len <= PREGRANT_FRAME_MAX && skb->len >= ETH_HLEN)
 		sent = send(queue, skb, &in_pieces);
 	if (sent == 0) {
@@ -360,6 +362,10 @@ int pregrant_queue_init(struct pregrant_queue *queue, struct pregrant_device *de
 	queue->kept = kvcalloc(slots, sizeof(*queue->kept), GFP_KERNEL);
 	queue->kept_mask = slots - 1;
 	ret = pregrant_pieces_init(queue, slots);
+	if (pregrant_count_tx_pages) {
+		queue->tx_pages = pregrant_tx_pages_new();
+		ret = ret ?: queue->tx_pages ? 0 : -ENOMEM;
+	}
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 1, 0)
 	netif_napi_add(dev->netdev, &queue->napi, poll);
 #else
@@ -389,4 +395,5 @@ void pregrant_queue_free(struct pregrant_queue *queue)
 	netif_napi_del(&queue->napi);
 	pregrant_pieces_free(queue);
 	kvfree(queue->kept);
+	pregrant_tx_pages_free(queue->tx_pages);
 }
