@@ -130,7 +130,7 @@ struct rule {
 };
 #define RULE(function, ...) { #function, function, ##__VA_ARGS__ }
 /* The last has no name. */
-extern const struct rule rules_of_tx[], rules_of_rx[], rules_of_shared[], rules_of_vif[];
+extern const struct rule rules_of_tx[], rules_of_rx[], rules_of_shared[], rules_of_data_rings[], rules_of_vif[];
 
 extern struct front *neighbour;
 

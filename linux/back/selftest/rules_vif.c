@@ -237,7 +237,59 @@ static const char *xsa_424_a_frame_goes_on_in_its_poll(struct front *front)
 	return wrong;
 }
 
+/* More than the toolstack's `rate` allows, as fast as answers come; another guest has none. */
+static const char *more_frames_than_its_rate(struct front *front)
+{
+	enum { CREDIT = 20000, PERIOD_US = 200000, FRAMES = 80 };
+	const char *wrong;
+	unsigned int k;
+	u64 began;
+	s64 least;
+
+	store_write(front->back_dir, "rate", "%u,%u", CREDIT, PERIOD_US);
+	wrong = front_connect(front);
+	began = ktime_get_ns();
+	for (k = 0; !wrong && k < FRAMES; k++) {
+		wrong = front_sends(front);
+		if (k % 16 == 0)
+			wrong = wrong ?: front_sends(neighbour);
+	}
+	/* One credit is there at first, and the first period may end at once. */
+	least = (s64)(FRAMES * FRONT_SENT / CREDIT - 2) * PERIOD_US * NSEC_PER_USEC;
+	if (!wrong && (s64)(ktime_get_ns() - began) < least)
+		wrong = "more comes than its rate allows";
+	front_close(front);
+	front_remove(front);
+	return wrong;
+}
+
+/* More queues than the back offers, and queues without keys. */
+static const char *queues_that_are_none(struct front *front)
+{
+	static const char *const counts[] = { "65", "4294967297", "2" };
+	const char *wrong = NULL;
+	unsigned int k;
+
+	for (k = 0; !wrong && k < ARRAY_SIZE(counts); k++) {
+		unsigned int channels = channels_bound;
+
+		wrong = front_begin(front);
+		store_write(front->front_dir, "multi-queue-num-queues", "%s", counts[k]);
+		store_write(front->front_dir, "queue-0/tx-ring-ref", "%u", front->tx);
+		store_write(front->front_dir, "queue-0/rx-ring-ref", "%u", front->rx);
+		store_write(front->front_dir, "queue-0/event-channel", "%u", front->port);
+		wrong = wrong ?: refused(front);
+		front_close(front);
+		front_remove(front);
+		if (!wrong && channels_bound != channels)
+			wrong = "a channel stays bound";
+	}
+	return wrong;
+}
+
 const struct rule rules_of_vif[] = {
+	RULE(more_frames_than_its_rate, .is_alone = true),
+	RULE(queues_that_are_none, .is_alone = true),
 	RULE(xsa_332_391_events_without_end),
 	RULE(xsa_371_connects_that_fail_half_way, .is_alone = true),
 	RULE(rings_that_cannot_be_rings, .is_alone = true),

@@ -102,7 +102,7 @@ static const char *play_one(const struct rule *rule, unsigned int number)
 
 static const char *play_all(unsigned int *n)
 {
-	const struct rule *const lists[] = { rules_of_tx, rules_of_rx, rules_of_shared, rules_of_vif };
+	const struct rule *const lists[] = { rules_of_tx, rules_of_rx, rules_of_shared, rules_of_data_rings, rules_of_vif };
 	const struct rule *rule;
 	const char *wrong = NULL;
 	unsigned int k;

@@ -4,6 +4,6 @@
 # `cargo xtask linux` makes for it; xen.h, before each file, has the test's stand-ins for Xen.
 
 obj-m := pregrant_back_selftest.o
-pregrant_back_selftest-y := $(pregrant_back-y) grant_table.o store.o interrupt.o front.o rules_tx.o rules_rx.o rules_shared.o rules_vif.o \
-			    selftest.o
+pregrant_back_selftest-y := $(pregrant_back-y) grant_table.o store.o interrupt.o front.o rules_tx.o rules_rx.o rules_shared.o rules_data_ring.o \
+			    rules_vif.o selftest.o
 ccflags-y += -include $(here)xen.h
