@@ -27,7 +27,7 @@ back() {
 		[ $# = 0 ] || fail "the module has no $*"
 		dmesg -c > /dev/null
 		kernel_back
-		for _vif in $BACK_DRIVER/vif-*; do [ ! -e "$_vif" ] || plugged "${_vif##*/}"; done
+		for _bound in $BACK_DRIVER/vif-*; do [ ! -e "$_bound" ] || plugged "${_bound##*/}"; done
 		return
 	fi
 	BACK_FROM=$(($(cat $BACK_LOG 2>/dev/null | wc -l) + 1))
@@ -59,7 +59,7 @@ end_back() {
 	if by_module; then
 		kernel_well
 		# That of a guest that has ended goes by itself, a moment later.
-		for _vif in $BACK_DRIVER/vif-*; do [ ! -e "$_vif" ] || echo "${_vif##*/}" > $BACK_DRIVER/unbind || [ ! -e "$_vif" ] || return; done
+		for _bound in $BACK_DRIVER/vif-*; do [ ! -e "$_bound" ] || echo "${_bound##*/}" > $BACK_DRIVER/unbind || [ ! -e "$_bound" ] || return; done
 		within 10 rmmod pregrant_back || return
 		kernel_well
 	else
