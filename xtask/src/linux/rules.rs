@@ -5,8 +5,7 @@ use crate::workspace::{Workspace, read};
 /// The folder of the self-test, from the root.
 pub(super) const FOLDER: &str = "linux/back/selftest";
 /// The files with rules.
-const FILES: [&str; 5] =
-    ["rules_tx.c", "rules_rx.c", "rules_shared.c", "rules_data_ring.c", "rules_vif.c"];
+const FILES: [&str; 5] = ["rules_tx.c", "rules_rx.c", "rules_shared.c", "rules_data_ring.c", "rules_vif.c"];
 
 /// The names of all rules.
 pub(super) fn names(w: &Workspace) -> Result<Vec<String>, String> {
