@@ -34,7 +34,7 @@ for program in pass tx filter; do
 		before=$(count "vif$id.0" rx packets)
 		pregrant-lab frames --to 10.9.0.2 --count 50 --window 50 --patience 5 > /run/tx.log 2>&1 &
 		sender=$!
-		within 20 [ $(($(count "vif$id.0" rx packets) - before)) -ge 10 ] || fail "tx: of datagrams $(($(count "vif$id.0" rx packets) - before)) came back"
+		within 20 eval '[ $(($(count "vif$id.0" rx packets) - before)) -ge 10 ]' || fail "tx: of datagrams $(($(count "vif$id.0" rx packets) - before)) came back"
 		kill $sender 2>/dev/null
 		wait $sender
 		;;
