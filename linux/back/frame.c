@@ -6,7 +6,6 @@
  */
 #include <linux/etherdevice.h>
 #include <linux/mm.h>
-#include <net/busy_poll.h>
 #include <xen/xen.h>
 
 #include "driver.h"
@@ -85,8 +84,6 @@ bool pk_frame_from_guest(struct pregrant_queue *queue, const void *bytes, size_t
 	else if (csum & PREGRANT_CSUM_OK)
 		skb->ip_summed = CHECKSUM_UNNECESSARY;
 	skb_record_rx_queue(skb, queue->index);
-	/* A socket of this domain that waits for it may poll this queue. */
-	skb_mark_napi_id(skb, &queue->napi);
 	skb->protocol = eth_type_trans(skb, queue->dev->netdev);
 	skb_reset_network_header(skb);
 	/* Sets csum_start and csum_offset, for a device that forwards the frame. */
