@@ -196,8 +196,6 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 			pregrant_fail(dev);
 		before = pregrant_tx_in_flight(queue->tx);
 	}
-	if (unlikely(queue->tx_pages))
-		pregrant_tx_pages_count(queue->tx_pages, skb);
 	if (skb->len <= PREGRANT_FRAME_MAX && skb->len >= ETH_HLEN)
 		sent = send(queue, skb, &in_pieces);
 	if (sent == 0) {
@@ -219,6 +217,8 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		return NETDEV_TX_OK;
 	}
 	note_sent(queue, after - before, skb->len);
+	if (unlikely(queue->tx_pages))
+		pregrant_tx_pages_count(queue->tx_pages, skb);
 	alone = !before && after == 1 && !netdev_xmit_more();
 	if (alone) {
 		skb_tx_timestamp(skb);
