@@ -9,7 +9,7 @@
  * A sender in a softirq schedules the poll itself: it comes when that sender's poll is over, with
  * all its frames. A process would have each of its frames polled at once, alone, before it could
  * send the next. So it does for a frame that comes after a pause, as a request does; for one that
- * comes shortly after another, or is long, it wakes a thread, which schedules the poll.
+ * comes shortly after another, or where much waits, it wakes a thread, which schedules the poll.
  */
 #include <linux/hrtimer.h>
 #include <linux/kthread.h>
@@ -21,8 +21,8 @@
 
 /* After a pause of this length a process' frame does not wait for others. */
 #define PAUSE_NS (50 * NSEC_PER_USEC)
-/* A frame of more bytes is a part of a stream, and others follow. */
-#define LONG 8192
+/* Where so many bytes wait they are a part of a stream, and others follow. */
+#define STREAM_BYTES 16384
 /* What a batch counts at least against the budget, in frames. */
 #define BATCH_LEAST 4
 /* Batches between two turns of the core, where there is always work. */
@@ -44,11 +44,15 @@ void pregrant_queue_wake(struct pregrant_queue *queue)
 	napi_schedule(&queue->napi);
 }
 
-/*
- * ndo_start_xmit has queued frames, and the queue is open to senders: it has a thread. `len`: bytes
- * of the last.
- */
-static void wake_for_sender(struct pregrant_queue *queue, u32 len)
+/* Waits for the guest: at least so much; what the other side does meanwhile may be missing. */
+static bool waits(const struct pregrant_queue *queue, u32 frames, u32 bytes)
+{
+	return READ_ONCE(queue->frames_in) - READ_ONCE(queue->frames_out) >= frames ||
+	       READ_ONCE(queue->bytes_in) - READ_ONCE(queue->bytes_out) >= bytes;
+}
+
+/* ndo_start_xmit has queued frames, and the queue is open to senders: it has a thread. */
+static void wake_for_sender(struct pregrant_queue *queue)
 {
 	u64 now, before = queue->sent_at;
 
@@ -60,19 +64,12 @@ static void wake_for_sender(struct pregrant_queue *queue, u32 len)
 		return;
 	now = local_clock();
 	queue->sent_at = now;
-	if (len > LONG || now - before < PAUSE_NS) {
+	if (now - before < PAUSE_NS || waits(queue, PREGRANT_WAIT_FRAMES, STREAM_BYTES)) {
 		wake_up_process(queue->thread);
 		return;
 	}
 	WRITE_ONCE(queue->has_frames, 0);
 	pregrant_queue_wake(queue);
-}
-
-/* Waits for the guest: at least so much; what the other side does meanwhile may be missing. */
-static bool waits(const struct pregrant_queue *queue, u32 frames, u32 bytes)
-{
-	return READ_ONCE(queue->frames_in) - READ_ONCE(queue->frames_out) >= frames ||
-	       READ_ONCE(queue->bytes_in) - READ_ONCE(queue->bytes_out) >= bytes;
 }
 
 static bool is_full(const struct pregrant_queue *queue)
@@ -87,7 +84,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 	struct pregrant_queue *queue = &dev->queues[skb_get_queue_mapping(skb)];
 	bool is_open = smp_load_acquire(&queue->takes_frames);
 	struct netdev_queue *txq = txq_of(queue);
-	u32 len = skb->len;
+	u32 len;
 
 	if (unlikely(!is_open || skb->len > PREGRANT_FRAME_MAX || skb->len < ETH_HLEN))
 		goto drop;
@@ -96,6 +93,7 @@ netdev_tx_t pregrant_xmit(struct sk_buff *skb, struct net_device *netdev)
 		goto drop;
 	skb_tx_timestamp(skb);
 	nf_reset_ct(skb);
+	len = skb->len;
 	/* Before the poll can take it, so that no more is taken than was added. */
 	WRITE_ONCE(queue->frames_in, queue->frames_in + 1);
 	WRITE_ONCE(queue->bytes_in, queue->bytes_in + len);
@@ -119,7 +117,7 @@ drop:
 wake:
 	/* Also for those before a frame that is dropped. */
 	if ((!netdev_xmit_more() || netif_xmit_stopped(txq)) && is_open)
-		wake_for_sender(queue, len);
+		wake_for_sender(queue);
 	return NETDEV_TX_OK;
 }
 
