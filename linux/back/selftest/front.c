@@ -355,6 +355,24 @@ const char *front_answered(struct front *front, const struct slots *slots, s16 s
 	return wrong;
 }
 
+const char *front_asks(struct front *front, const struct xen_netif_tx_request *request, s16 status)
+{
+	unsigned int before = front->arrived;
+	const char *wrong;
+	s16 answer;
+
+	front_put(front, (const u32 *)request);
+	front_publish(front);
+	wrong = front_answers(front, 1, &answer);
+	if (wrong || answer != status)
+		return wrong ?: "a frame of one slot is not answered as it should be";
+	if (status != XEN_NETIF_RSP_OKAY)
+		return front->arrived == before ? NULL : "a frame that is wrong arrives";
+	if (!within_a_minute(smp_load_acquire(&front->arrived) != before))
+		return "a frame of one slot does not arrive";
+	return front->last_len == request->size ? NULL : "it has another length";
+}
+
 const char *front_sends(struct front *front)
 {
 	static const u16 lens[] = { 1400, 600, 100 };

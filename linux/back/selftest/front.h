@@ -112,6 +112,8 @@ void slots_extra(struct slots *slots, u8 type, u8 flags, u16 size, u8 gso);
 /* The answers to these slots: their statuses, in order. */
 const char *front_answers(struct front *front, unsigned int n, s16 *statuses);
 const char *front_answered(struct front *front, const struct slots *slots, s16 status);
+/* A frame of one slot: its answer has this status, and it arrives, or does not, with its length. */
+const char *front_asks(struct front *front, const struct xen_netif_tx_request *request, s16 status);
 /* A good frame from the guest, of which each byte is compared, and one for it. */
 const char *front_sends(struct front *front);
 const char *front_receives(struct front *front);
