@@ -100,6 +100,10 @@ int main(int argc, char **argv)
 
 	if (argc > 3 && !strcmp(argv[argc - 2], "--busy")) {
 		busy = atoi(argv[argc - 1]);
+		if (busy <= 0) {
+			fprintf(stderr, "turns: no time to poll: %s\n", argv[argc - 1]);
+			return 2;
+		}
 		argc -= 2;
 	}
 	if (argc == 3 && !strcmp(argv[1], "serve"))

@@ -103,7 +103,7 @@ enum pregrant_verdict {
 	PREGRANT_VERDICTS,
 };
 
-/* Figures of tx_pages.c, in the order of ethtool.c. */
+/* Figures of tx_pages.c, of one queue, in the order of ethtool.c. */
 #define PREGRANT_TX_PAGES_TABLES 5
 enum pregrant_tx_pages_figure {
 	PREGRANT_TX_PAGES_ALL, /* pages of frames, with each time that one is sent from */

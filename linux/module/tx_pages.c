@@ -18,8 +18,8 @@
 #include "driver.h"
 
 #define WAYS 8
-#define SMALLEST 64 /* pages of the first table; each later one has FACTOR times as many */
-#define FACTOR 4
+/* Pages of the first table; each later one has four times as many (names in ethtool.c). */
+#define SMALLEST 64
 
 struct pregrant_tx_pages {
 	u64 figures[PREGRANT_TX_PAGES_FIGURES];
@@ -72,7 +72,10 @@ static void count_bytes(struct pregrant_tx_pages *to, struct page *page, unsigne
 		count_page(to, pfn);
 }
 
-/* Called with the netdev_queue lock held, for each frame. */
+/*
+ * Called with the netdev_queue lock held, for each frame of the stack that was sent. It has no
+ * frag_list: the interface takes none.
+ */
 void pregrant_tx_pages_count(struct pregrant_tx_pages *to, const struct sk_buff *skb)
 {
 	unsigned int k;

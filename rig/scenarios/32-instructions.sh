@@ -1,4 +1,4 @@
-# shows: what a frame costs dom0 in instructions, by Linux's netback, by linux/back's module and by `pregrant back` with each way to its tap, and with `pregrant front` and the kernel module, whose guest's own count too: 60 and 1514 bytes, TCP, request and response
+# shows: what a frame costs dom0 in instructions, by Linux's netback, by linux/back's module and by `pregrant back` with each way to its tap, and with `pregrant front` and the kernel module, whose guest's own count too: 60 and 1514 bytes, TCP, request and response by TCP
 # icount: yes
 # workers: 1
 # seconds: 900
@@ -38,7 +38,8 @@ meet() {
 	who=$1 ip=10.9.0.$2 id=$(xl domid "$1")
 	vif=vif$id.0
 	ask "$who" "iperf3 -s -D" || fail "iperf3 does not serve"
-	ask "$who" "turns serve 5009 > /tmp/turns 2>&1 & turns serve 5010 --busy $BUSY > /tmp/turns 2>&1 &" || fail "turns does not serve"
+	# Their ports, 5009 and 5010, as the kernel lists them.
+	ask "$who" "turns serve 5009 > /tmp/turns 2>&1 & turns serve 5010 --busy $BUSY > /tmp/turns-busy 2>&1 & within 10 grep -q ':1391 ' /proc/net/tcp && within 10 grep -q ':1392 ' /proc/net/tcp" || fail "turns does not serve: $ANSWER"
 	ask "$who" "modprobe pktgen" || fail "the guest has no pktgen"
 	[ -z "$OWN" ] || ask "$who" "touch /tmp/rarely"
 }
@@ -141,7 +142,7 @@ lengths() {
 # rows BACK: all of these.
 rows() {
 	# The first of a kind has caches to fill.
-	requests 50
+	requests 50 || fail "$1: no answer to turns"
 	! has from || for _bytes in 60 1514; do
 		row "$1" "$_bytes B from the guest" rx from $((${OWN:-0} * 200)) $((FRAMES + ${OWN:-0} * 200)) $_bytes
 		came
@@ -157,7 +158,7 @@ rows() {
 	fi
 	! has lengths || lengths "$1"
 	! has requests || { row "$1" "request and response" rx requests 50 $((TURNS + 50)); note "$1: $(cat /run/turns) ns a request and response"; }
-	! has busy || { row "$1" "the same, busy polling" rx busy 50 $((TURNS + 50)); note "$1: $(cat /run/turns) ns a request and response, busy polling"; }
+	! has busy || { row "$1" "request and response, busy polling" rx busy 50 $((TURNS + 50)); note "$1: $(cat /run/turns) ns a request and response, busy polling"; }
 }
 
 # With --profile (xtask/src/rig/profile), on the console: the names of what dom0's kernel executes; where the program of our process is.
