@@ -40,7 +40,7 @@ small_twice() { files small 256 && files small 256; }
 large_twice() { files large 64 && files large 64; }
 # As ssh sends: read to a program's buffer, and written to a socket.
 piped() {
-	nc -l -p 5011 < /run/never | wc -c > /run/piped &
+	nc -l -p 5011 0<> /run/never | wc -c > /run/piped &
 	_listener=$!
 	sleep 1
 	ask one "cat /tmp/www/large* | nc 10.9.0.1 5011"
